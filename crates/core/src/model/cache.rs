@@ -170,7 +170,7 @@ impl<T> SharedState<T> {
     }
 
     /// Evicts idle values until value `index` fits or no idle value is left. Values whose next request is furthest away
-    /// are evicted first.
+    /// are evicted first. The value `protected` is never evicted.
     fn make_room(&self, state: &mut State<T>, index: usize, protected: Option<usize>) {
         let count = self.value_bytes.len();
         while state.held_bytes + self.value_bytes[index] > self.budget {

@@ -83,7 +83,7 @@ impl EngineRequest {
                     .hint("use --engine candle for other devices and f16"))
             }
             _ if self.kernels.is_some() => Err(Error::bad_input("--kernels only applies to the engine `cpu`")
-                .expected("--engine cpu, in f32 or bf16")
+                .expected("--engine cpu with --dtype f32, bf16, bf16x3 or bf16x6")
                 .found(format!("candle {dtype} on {device}"))
                 .hint("remove --kernels")),
             _ => match dtype.float() {
@@ -139,7 +139,7 @@ impl EngineChoice {
 
     /// Returns the default number of tokens per batch. GPUs use larger batches to amortize the launch overhead.
     pub fn batch_tokens(self) -> usize {
-        if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE }
+        if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE_TOKENS }
     }
 
     /// Checks that this machine's processor can run the chosen engine.
@@ -153,18 +153,25 @@ impl EngineChoice {
         }
     }
 
-    /// Loads a backbone. `weights` limits the size in bytes of the weights in host memory, and `device` limits total
-    /// memory on a GPU.
+    /// Loads a backbone. `max_weight_bytes` limits the weights in host memory, and `max_device_bytes` limits the total
+    /// memory used on a GPU.
     ///
     /// # Errors
     /// See [`Self::check`], [`Decoder::load_within`] and [`CandleEngine::load`].
-    pub fn load(self, config: Config, folder: &Path, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
+    pub fn load(
+        self,
+        config: Config,
+        folder: &Path,
+        max_weight_bytes: u64,
+        max_device_bytes: Option<u64>,
+    ) -> Result<Arc<dyn Engine>> {
         self.check()?;
         Ok(match self {
-            Self::Cpu(products) => Arc::new(Decoder::load_within(config, folder, products, weights)?),
+            Self::Cpu(products) => Arc::new(Decoder::load_within(config, folder, products, max_weight_bytes)?),
             Self::Candle(placement) => {
-                let memory = if placement.device == DeviceName::Cpu { Some(weights) } else { device };
-                Arc::new(CandleEngine::load(config, folder, placement, memory)?)
+                let on_cpu = placement.device == DeviceName::Cpu;
+                let max_bytes = if on_cpu { Some(max_weight_bytes) } else { max_device_bytes };
+                Arc::new(CandleEngine::load(config, folder, placement, max_bytes)?)
             }
         })
     }
@@ -188,8 +195,8 @@ impl EngineChoice {
         config.needed_bytes(program, layer_parameter_bytes, embedding_parameter_bytes, one_table)
     }
 
-    /// Returns the size in bytes of the weights kept in host memory under a budget. Host memory must hold at least the
-    /// largest part, because a part is loaded or transferred as a whole.
+    /// Returns the size in bytes of the weights kept in host memory under a budget. It is at least the size of the
+    /// largest part, such as a layer, because a part is loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {

@@ -38,18 +38,18 @@ pub(super) fn compare_trie<M: Compare>(
 ) -> Result<Vec<Option<M::Divergences>>> {
     let missing_error = || Error::job("no reference program to compare with");
     let head = trie.reference_head().ok_or_else(missing_error)?;
-    let comparing = Comparing { model, head, reference: RefCell::new(None) };
-    let mut clock = StepTimer(seconds);
+    let comparing = ComparingModel { model, head, reference: RefCell::new(None) };
+    let mut timer = StepTimer(seconds);
     let outputs = match max_streams {
         Some(max_streams) => {
             // The reference program's stream is kept until the end and counts toward the limit.
-            let room = max_streams.saturating_sub(1);
-            if trie.programs() > room {
+            let max_other_streams = max_streams.saturating_sub(1);
+            if trie.programs() > max_other_streams {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
             }
-            trie.run_by_layer(room, &comparing, batch, &mut clock)?
+            trie.run_by_layer(max_other_streams, &comparing, batch, &mut timer)?
         }
-        None => trie.run(&comparing, batch, &mut clock)?,
+        None => trie.run(&comparing, batch, &mut timer)?,
     };
     let reference = comparing.reference.into_inner().ok_or_else(missing_error)?;
     let divergences = outputs.into_iter().map(|output| match output {
@@ -64,7 +64,7 @@ pub(super) fn compare_trie<M: Compare>(
 fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Result<Option<M::Residual>> {
     let Some(alone) = trie.reference_alone() else { return Ok(None) };
     let Some(head) = alone.reference_head() else { return Ok(None) };
-    let comparing = Comparing { model, head, reference: RefCell::new(None) };
+    let comparing = ComparingModel { model, head, reference: RefCell::new(None) };
     alone.run(&comparing, batch, &mut ())?;
     Ok(comparing.reference.into_inner())
 }
@@ -83,7 +83,7 @@ where
 }
 
 /// Model wrapper that stores the stream of the reference program during a run.
-struct Comparing<'a, M: Compare> {
+struct ComparingModel<'a, M: Compare> {
     model: &'a M,
     /// Node of the reference program's head.
     head: usize,
@@ -107,7 +107,7 @@ impl<M: Compare> Clone for Output<M> {
     }
 }
 
-impl<M: Compare> Model for Comparing<'_, M> {
+impl<M: Compare> Model for ComparingModel<'_, M> {
     type Batch = M::Batch;
     type Residual = M::Residual;
     type Output = Output<M>;

@@ -31,7 +31,8 @@ impl Load {
 }
 
 impl Trie {
-    /// Returns the number of multiplications and additions in all programs under the given load.
+    /// Returns the number of multiplications and additions in all programs under the given load, with and without
+    /// sharing of common steps.
     pub fn flops(&self, config: &Config, load: &Load) -> Cost {
         let narrow =
             Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
@@ -130,25 +131,25 @@ impl Config {
     }
 
     /// Returns the number of weights in a layer, without norms and biases.
-    pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
+    pub(super) fn layer_weight_count(&self, layer: usize) -> u64 {
         let sizes = [
             (Sublayer::Attention, self.attention_weight_count()),
             (Sublayer::Mlp, self.mlp_weight_count(layer, |experts| experts.count)),
         ];
         let retained = sizes.into_iter().filter(|&(sublayer, _)| !self.dropped.contains(layer, sublayer));
-        retained.map(|(_, numbers)| numbers as u64).sum()
+        retained.map(|(_, count)| count as u64).sum()
     }
 
     /// Returns how many bytes the weights occupy in the CPU engine. A tied output projection has a separate copy in
     /// another layout.
     pub fn weight_bytes(&self, products: Products) -> u64 {
-        let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
+        let layers: u64 = (0..self.layers).map(|layer| self.layer_weight_count(layer)).sum();
         products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
     }
 
     /// Returns the size of the largest layer in bytes, without norms.
     pub fn layer_bytes(&self, products: Products) -> u64 {
-        products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
+        products.bytes() * (0..self.layers).map(|layer| self.layer_weight_count(layer)).max().unwrap_or(0)
     }
 
     /// Returns the size in bytes of a part, the unit in which weights are loaded on demand. Each expert is a separate
@@ -158,9 +159,9 @@ impl Config {
         match self.part(part) {
             NamedPart::Layer(layer) if self.sparse[layer] => {
                 let experts = self.experts.map_or(0, |experts_of_layer| experts_of_layer.count) as u64;
-                products.bytes() * (self.layer_numbers(layer) - experts * expert)
+                products.bytes() * (self.layer_weight_count(layer) - experts * expert)
             }
-            NamedPart::Layer(layer) => products.bytes() * self.layer_numbers(layer),
+            NamedPart::Layer(layer) => products.bytes() * self.layer_weight_count(layer),
             NamedPart::Expert(layer, _) if self.sparse[layer] => products.bytes() * expert,
             NamedPart::Expert(..) => 0,
             NamedPart::Head => self.head_bytes(products),
@@ -180,7 +181,7 @@ impl Config {
 
     /// Splits a memory budget into bytes for weights and bytes for residual streams. The latter are 0 unless weights
     /// are loaded on demand.
-    pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
+    pub(super) fn split_budget(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
     }
@@ -256,7 +257,7 @@ mod tests {
     /// Expected values are computed by hand for the dimensions of Mixtral-8x7B: 46.7 billion weights, of which 12.9
     /// billion are active per token (the model card says 47 and 13).
     #[test]
-    fn memory_counts_all_experts_but_work_only_active_ones() {
+    fn memory_counts_all_experts_but_flops_only_active_ones() {
         let mixtral = config(&json!({
             "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
             "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,

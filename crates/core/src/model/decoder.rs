@@ -24,7 +24,7 @@ use super::sublayer::Sublayer;
 use super::tensor_name::FINAL_NORM;
 use super::tensors::{self, open_checked_weights};
 use super::trie::Model;
-use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
+use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, WeightCache};
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
@@ -33,12 +33,12 @@ use crate::linalg::panels::Panels;
 pub struct Decoder {
     config: Config,
     products: Products,
-    parts: Parts,
+    weight_cache: WeightCache,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
     merged: Arc<MergedLayers<ModelPart>>,
     /// Planner for the number of tokens per pass. `None` if all weights are in memory.
-    passes: Option<Arc<PassPlanner>>,
+    pass_planner: Option<Arc<PassPlanner>>,
 }
 
 /// Rows to which a stream attends: its own rows and, when decoding, cached rows.
@@ -52,7 +52,7 @@ trait AttentionContext {
 
 impl AttentionContext for Batch {
     fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, table_rows) = rotary.rows(self)?;
+        let (table, table_rows) = rotary.batch_rows(self)?;
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
         Ok(kernels::attention(qkv, &rotated, params, self.attended_rows()))
     }
@@ -94,13 +94,13 @@ impl Decoder {
     /// detected only when they are used.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = open_checked_weights(&config, folder)?;
-        let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
+        let final_norm = tensors::read_norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = tensor(final_norm, &[config.hidden])?;
-        let (weights_budget, streams) = config.divided(products, budget);
-        let parts = Parts::new(&config, products, weights, weights_budget)?;
-        let passes = (!parts.keeps_all()).then(|| Arc::new(PassPlanner::new(streams, config.hidden)));
+        let (weights_budget, streams) = config.split_budget(products, budget);
+        let weight_cache = WeightCache::new(&config, products, weights, weights_budget)?;
+        let pass_planner = (!weight_cache.keeps_all()).then(|| Arc::new(PassPlanner::new(streams, config.hidden)));
         let rotaries = Arc::new(Rotaries::new(&config));
-        Ok(Self { products, parts, final_norm, rotaries, merged: Arc::default(), passes, config })
+        Ok(Self { products, weight_cache, final_norm, rotaries, merged: Arc::default(), pass_planner, config })
     }
 
     pub fn config(&self) -> &Config {
@@ -114,12 +114,12 @@ impl Decoder {
 
     /// Returns the planner that chooses the number of tokens per pass, or `None` if all weights are in memory.
     pub(super) fn pass_planner(&self) -> Option<&PassPlanner> {
-        self.passes.as_deref()
+        self.pass_planner.as_deref()
     }
 
     /// Returns the seconds spent loading weights on demand.
     pub(super) fn load_seconds(&self) -> f64 {
-        self.parts.load_seconds()
+        self.weight_cache.load_seconds()
     }
 
     /// Computes the logits for the given rows.
@@ -127,7 +127,7 @@ impl Decoder {
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        let head = self.parts.head(&self.config)?;
+        let head = self.weight_cache.head(&self.config)?;
         let x = elements(state)?;
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
@@ -146,7 +146,7 @@ impl Decoder {
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
     /// absorb it. Also fails if the weights are loaded on demand or in bf16.
     pub fn folded(&self, sublayer: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
-        let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
+        let mut weights = self.weight_cache.layer(&self.config, layer)?.layer()?.clone();
         if !operator.is_linear() {
             return Err(Error::job("a map with a bias or a norm cannot be folded into a projection")
                 .at(format!("layer {layer}, {sublayer:?}"))
@@ -176,21 +176,23 @@ impl Decoder {
             (Sublayer::Mlp, Mlp::Dense(mlp)) => fold(&mut mlp.down, &mut mlp.down_bias)?,
             (Sublayer::Mlp, Mlp::Experts(_)) => {
                 for number in 0..self.config.experts.map_or(0, |experts| experts.count) {
-                    let mut expert = self.parts.expert(&self.config, layer, number)?.expert()?.clone();
+                    let mut expert = self.weight_cache.expert(&self.config, layer, number)?.expert()?.clone();
                     fold(&mut expert.down, &mut expert.down_bias)?;
-                    folded.parts.replace(self.config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))?;
+                    folded
+                        .weight_cache
+                        .replace(self.config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))?;
                 }
                 return Ok(folded);
             }
         }
-        folded.parts.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
+        folded.weight_cache.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
         Ok(folded)
     }
 
     /// Returns the norm that a sublayer applies to the stream. It has no weight if the sublayer does not start with a
     /// norm.
     pub(super) fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
-        let part = self.parts.layer(&self.config, layer)?;
+        let part = self.weight_cache.layer(&self.config, layer)?;
         let norm = part.layer()?.norms[sublayer.norms()[0]].as_ref();
         let weight = optional_elements(norm)?.map(|weight| weight.to_vec());
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
@@ -207,13 +209,13 @@ impl Decoder {
         &self,
         sublayer: Sublayer,
         layer: usize,
-        seen: &dyn AttentionContext,
+        attended: &dyn AttentionContext,
         x: &Tensor,
         end: SublayerOutput,
     ) -> Result<Tensor> {
-        let part = self.parts.layer(&self.config, layer)?;
+        let part = self.weight_cache.layer(&self.config, layer)?;
         match sublayer {
-            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, end),
+            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), attended, x, end),
             Sublayer::Mlp => self.mlp(part.layer()?, layer, x, end),
         }
     }
@@ -222,7 +224,7 @@ impl Decoder {
         &self,
         layer: &Layer,
         rotary: &Rotary,
-        seen: &dyn AttentionContext,
+        attended: &dyn AttentionContext,
         x: &Tensor,
         end: SublayerOutput,
     ) -> Result<Tensor> {
@@ -248,7 +250,7 @@ impl Decoder {
             cap: config.score_cap,
             bf16_kernels: self.products.bf16_kernels(),
         };
-        let context = seen.attention(&qkv, &params, rotary)?; // [tokens, H·D]
+        let context = attended.attention(&qkv, &params, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
         let stream = (end == SublayerOutput::Stream).then_some(&*x);
         let after = after.filter(|_| end != SublayerOutput::Projection);
@@ -321,7 +323,7 @@ impl Decoder {
         for (number, (tokens, weights)) in
             routes.per_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())
         {
-            let part = self.parts.expert(&self.config, layer, number)?;
+            let part = self.weight_cache.expert(&self.config, layer, number)?;
             let rows = kernels::gather_rows(&normed, c, tokens);
             let expert_output = self.gated_mlp(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
             kernels::scatter_add(&mut out, c, tokens, weights, &expert_output);
@@ -336,14 +338,14 @@ impl Decoder {
         sublayer: Sublayer,
         layer: usize,
         operator: &Operator,
-        seen: &dyn AttentionContext,
+        attended: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
-        let part = self.parts.layer(&self.config, layer)?;
+        let part = self.weight_cache.layer(&self.config, layer)?;
         let post_norm = optional_elements(part.layer()?.norm_after(sublayer))?;
         let before = self.norm(post_norm.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
-        let branch = self.run_sublayer(sublayer, layer, seen, x, end)?; // [tokens, C]
+        let branch = self.run_sublayer(sublayer, layer, attended, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
         if let Some(norm) = before {
             kernels::apply_norm(&mut out, norm);
@@ -357,25 +359,29 @@ impl Decoder {
         &self,
         sublayer: Sublayer,
         merged: &Arc<MergedLayer>,
-        seen: &dyn AttentionContext,
+        attended: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
-        let part = self.merged.get_or_compute(merged, || self.parts.merged(&self.config, merged))?;
+        let part = self.merged.get_or_compute(merged, || self.weight_cache.compute_merged(&self.config, merged))?;
         let layer = merged.layer();
         match sublayer {
             Sublayer::Attention => {
-                self.attention(part.layer()?, self.rotaries.get(layer), seen, x, SublayerOutput::Stream)
+                self.attention(part.layer()?, self.rotaries.get(layer), attended, x, SublayerOutput::Stream)
             }
             Sublayer::Mlp => self.mlp(part.layer()?, layer, x, SublayerOutput::Stream),
         }
     }
 
-    fn run_step(&self, step: &Step, seen: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
+    fn run_step(&self, step: &Step, attended: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, SublayerOutput::Stream),
-            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, SublayerOutput::Stream),
-            Step::Edited(sublayer, layer, operator) => self.run_edited_sublayer(*sublayer, *layer, operator, seen, x),
-            Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, seen, x),
+            Step::Attention(layer) => {
+                self.run_sublayer(Sublayer::Attention, *layer, attended, x, SublayerOutput::Stream)
+            }
+            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, attended, x, SublayerOutput::Stream),
+            Step::Edited(sublayer, layer, operator) => {
+                self.run_edited_sublayer(*sublayer, *layer, operator, attended, x)
+            }
+            Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, attended, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }
@@ -398,12 +404,12 @@ impl Model for Decoder {
     type Output = Vec<Prediction>;
 
     fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
-        self.parts.announce_weights(&self.config, now, next);
+        self.weight_cache.announce_weights(&self.config, now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Tensor> {
         batch.check_ids(self.config.vocab)?;
-        tensor(self.parts.embeddings(&self.config, &batch.ids)?, &[batch.tokens(), self.config.hidden])
+        tensor(self.weight_cache.embeddings(&self.config, &batch.ids)?, &[batch.tokens(), self.config.hidden])
     }
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
@@ -419,7 +425,7 @@ impl Model for Decoder {
     }
 
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
-        let head = self.parts.head(&self.config)?;
+        let head = self.weight_cache.head(&self.config)?;
         let targets = batch.targets_for_rows(x.dim(0)?);
         let x = elements(x)?;
         let norm = elements(&self.final_norm)?;
@@ -433,7 +439,7 @@ impl Compare for Decoder {
     type Divergences = Vec<Divergence>;
 
     fn compare(&self, batch: &Batch, reference: &Tensor, x: &Tensor) -> Result<Vec<Divergence>> {
-        let head = self.parts.head(&self.config)?;
+        let head = self.weight_cache.head(&self.config)?;
         // One of the streams may be narrowed to the scored rows while the other one is not.
         let narrowed = reference.dim(0)?.min(x.dim(0)?);
         let [reference, x] = [reference, x].map(|x| match x.dim(0)? == narrowed {

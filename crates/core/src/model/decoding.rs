@@ -143,7 +143,10 @@ impl RunPlacement<'_> {
     }
 
     /// Returns the blocks that are visible to the last row, each with the number of its visible tokens.
-    pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
+    pub(super) fn visible_blocks<'b, B>(
+        &self,
+        block: impl Fn(BlockId) -> Option<&'b B>,
+    ) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.offset_in_block() + self.rows.len();
         let chain = self.run.context.iter().copied().chain([(self.run.block, visible)]);
         let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
@@ -188,7 +191,7 @@ struct RunGroup<'r, S> {
 struct PendingStep<'r, S> {
     node: usize,
     depth: usize,
-    rows: Rc<RunGroup<'r, S>>,
+    group: Rc<RunGroup<'r, S>>,
     x: Tensor,
 }
 
@@ -228,8 +231,9 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
         let regime = config.length_regime(length);
         self.regimes.entry(run.block).or_insert(regime);
         let mut seen = run.context.iter().map(|(block, _)| block).chain([&run.block]);
-        let is_kept = seen.all(|block| self.regimes.get(block).is_none_or(|kept_regime| *kept_regime == regime));
-        if is_kept || !config.recomputes_in_new_regime() {
+        let is_unchanged =
+            seen.all(|block| self.regimes.get(block).is_none_or(|cached_regime| *cached_regime == regime));
+        if is_unchanged || !config.recomputes_in_new_regime() {
             return Ok(());
         }
         Err(Error::bad_input("sequence exceeds the length up to which RoPE frequencies are constant")
@@ -247,25 +251,29 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
             let depth = from.depth + 1;
-            let passing = from.rows.placed.iter().zip(&from.rows.runs).filter(|(placed_run, _)| {
+            let passing = from.group.placed.iter().zip(&from.group.runs).filter(|(placed_run, _)| {
                 placed_run.run.programs.iter().any(|program| self.trie.path(*program).get(depth) == Some(&node))
             });
             let (placed, members): (Vec<&RunPlacement<'_>>, Vec<usize>) = passing.unzip();
             if members.is_empty() {
                 continue;
             }
-            if members.len() == from.rows.runs.len() {
-                ready.push(PendingStep { node, depth, rows: Rc::clone(&from.rows), x: from.x.clone() });
+            if members.len() == from.group.runs.len() {
+                ready.push(PendingStep { node, depth, group: Rc::clone(&from.group), x: from.x.clone() });
                 continue;
             }
             let rows = placed.iter().flat_map(|placed| placed.rows.clone()).map(|row| row as u32).collect();
-            let x = select(&from.x, rows)?;
-            ready.push(PendingStep { node, depth, rows: self.run_group(runs, members)?, x });
+            let x = select_rows(&from.x, rows)?;
+            ready.push(PendingStep { node, depth, group: self.build_run_group(runs, members)?, x });
         }
         Ok(())
     }
 
-    fn run_group<'r>(&self, runs: &'r [SequenceInput], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::StepData>>> {
+    fn build_run_group<'r>(
+        &self,
+        runs: &'r [SequenceInput],
+        members: Vec<usize>,
+    ) -> Result<Rc<RunGroup<'r, M::StepData>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
             let run = &runs[member];
@@ -297,7 +305,7 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     }
 }
 
-fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
+fn select_rows(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
     Ok(x.index_select(&Tensor::new(rows, x.device())?, 0)?)
 }
 
@@ -320,20 +328,20 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
             }
         }
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
-        let rows = self.run_group(runs, (0..runs.len()).collect())?;
-        let root = PendingStep { node: 0, depth: 0, rows, x: self.model.embed(&ids)? };
+        let group = self.build_run_group(runs, (0..runs.len()).collect())?;
+        let root = PendingStep { node: 0, depth: 0, group, x: self.model.embed(&ids)? };
         let mut ready = Vec::new();
         self.push_children(&root, runs, &mut ready)?;
         drop(root);
         while let Some(mut current) = self.take_next(&mut ready) {
             let step = self.trie.step(current.node);
-            let placed = &current.rows.placed;
+            let placed = &current.group.placed;
             if *step == Step::Head {
                 let last_rows: Vec<u32> = placed.iter().map(|placed| placed.rows.end as u32 - 1).collect();
                 let is_all_rows = current.x.dim(0)? == last_rows.len();
                 let head_outputs =
-                    head(self.model, &if is_all_rows { current.x } else { select(&current.x, last_rows)? })?;
-                for (&run, head_outputs) in current.rows.runs.iter().zip(head_outputs) {
+                    head(self.model, &if is_all_rows { current.x } else { select_rows(&current.x, last_rows)? })?;
+                for (&run, head_outputs) in current.group.runs.iter().zip(head_outputs) {
                     for (output, &program) in outputs[run].iter_mut().zip(&runs[run].programs) {
                         if self.trie.path(program).last() == Some(&current.node) {
                             *output = Some(head_outputs.clone());
@@ -342,7 +350,7 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
                 }
                 continue;
             }
-            let step_data = &current.rows.step_data;
+            let step_data = &current.group.step_data;
             let blocks = RefCell::new(&mut self.blocks);
             current.x = self.model.step(
                 step,

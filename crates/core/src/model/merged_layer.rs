@@ -87,12 +87,12 @@ pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
 
 /// Cache for an engine's merged layers. The least recently used layers are evicted.
 pub(super) struct MergedLayers<T> {
-    held: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
+    cached: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
 }
 
 impl<T> Default for MergedLayers<T> {
     fn default() -> Self {
-        Self { held: Mutex::default() }
+        Self { cached: Mutex::default() }
     }
 }
 
@@ -107,16 +107,16 @@ impl<T> MergedLayers<T> {
         merged: &Arc<MergedLayer>,
         compute: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = held.iter().position(|(layer, _)| layer == merged);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cached.iter().position(|(layer, _)| layer == merged);
         let entry = match known {
-            Some(index) => held.remove(index),
+            Some(index) => cached.remove(index),
             None => (Arc::clone(merged), Arc::new(compute()?)),
         };
         let weights = Arc::clone(&entry.1);
-        held.push(entry);
-        if held.len() > MergedLayer::MAX_CACHED {
-            held.remove(0);
+        cached.push(entry);
+        if cached.len() > MergedLayer::MAX_CACHED {
+            cached.remove(0);
         }
         Ok(weights)
     }

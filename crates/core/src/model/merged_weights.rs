@@ -6,48 +6,48 @@ use super::config::Config;
 use super::matrix::LayerMatrix;
 use super::merged_layer::{MergedLayer, weighted_sum};
 use super::slice::{elements, tensor};
-use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
+use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, WeightCache};
 use crate::error::{Error, Result};
 
 /// Source layers, each with its factor.
 type Sources<'a> = [(f64, &'a Layer)];
 
-impl Parts {
+impl WeightCache {
     /// Computes the weights of a merged layer from the weights of its source layers.
     ///
     /// # Errors
     /// Fails if a source layer cannot be loaded or has experts.
-    pub(super) fn merged(&self, config: &Config, merged: &MergedLayer) -> Result<ModelPart> {
+    pub(super) fn compute_merged(&self, config: &Config, merged: &MergedLayer) -> Result<ModelPart> {
         let base = self.layer(config, merged.layer())?;
         let parts = merged.factors().map(|(layer, factor)| Ok((factor, self.layer(config, layer)?)));
         let parts: Vec<_> = parts.collect::<Result<_>>()?;
         let sources = parts.iter().map(|(factor, part)| Ok((*factor, part.layer()?)));
         let sources: Vec<_> = sources.collect::<Result<_>>()?;
-        Ok(ModelPart::Layer(Layer::merged(base.layer()?, &sources, merged.has_merged_norms())?))
+        Ok(ModelPart::Layer(Layer::merge(base.layer()?, &sources, merged.has_merged_norms())?))
     }
 }
 
 impl Layer {
-    fn merged(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
+    fn merge(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
         let mut merged = Self {
-            qkv: matrix(sources, |layer| Ok(&layer.qkv))?,
-            bias: vector(sources, |layer| Ok(layer.bias.as_ref()))?,
-            output: matrix(sources, |layer| Ok(&layer.output))?,
-            output_bias: vector(sources, |layer| Ok(layer.output_bias.as_ref()))?,
+            qkv: merge_matrix(sources, |layer| Ok(&layer.qkv))?,
+            bias: merge_vector(sources, |layer| Ok(layer.bias.as_ref()))?,
+            output: merge_matrix(sources, |layer| Ok(&layer.output))?,
+            output_bias: merge_vector(sources, |layer| Ok(layer.output_bias.as_ref()))?,
             mlp: Mlp::Dense(GatedMlp {
-                gate_up: matrix(sources, |layer| Ok(&layer.dense()?.gate_up))?,
-                gate_up_bias: vector(sources, |layer| Ok(layer.dense()?.gate_up_bias.as_ref()))?,
-                down: matrix(sources, |layer| Ok(&layer.dense()?.down))?,
-                down_bias: vector(sources, |layer| Ok(layer.dense()?.down_bias.as_ref()))?,
+                gate_up: merge_matrix(sources, |layer| Ok(&layer.dense()?.gate_up))?,
+                gate_up_bias: merge_vector(sources, |layer| Ok(layer.dense()?.gate_up_bias.as_ref()))?,
+                down: merge_matrix(sources, |layer| Ok(&layer.dense()?.down))?,
+                down_bias: merge_vector(sources, |layer| Ok(layer.dense()?.down_bias.as_ref()))?,
             }),
             ..base.clone()
         };
         if merges_norms {
             for index in 0..merged.norms.len() {
-                merged.norms[index] = vector(sources, |layer| Ok(layer.norms[index].as_ref()))?;
+                merged.norms[index] = merge_vector(sources, |layer| Ok(layer.norms[index].as_ref()))?;
             }
-            merged.query_norm = vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
-            merged.key_norm = vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
+            merged.query_norm = merge_vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
+            merged.key_norm = merge_vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
         }
         Ok(merged)
     }
@@ -60,13 +60,13 @@ impl Layer {
     }
 }
 
-fn matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
+fn merge_matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
     let matrices = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
     LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
 }
 
 /// Merges one vector across the source layers. Returns `None` if no source layer has it.
-fn vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
+fn merge_vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
     let mut vectors = Vec::new();
     for &(factor, layer) in sources {
         if let Some(vector) = part(layer)? {

@@ -23,17 +23,21 @@ const MAX_TABLES: usize = 8;
 
 /// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
 /// channels rotate.
-pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
+pub(super) fn cos_sin_tensors(
+    table: &RotaryTable,
+    rows: &[usize],
+    device: &Device,
+) -> Result<Option<(Tensor, Tensor)>> {
     if table.half == 0 || rows.is_empty() {
         return Ok(None);
     }
     let longest = rows.iter().max().map_or(0, |last| last + 1);
     // Transfer each position only once if many rows share positions.
-    let once = !device.is_cpu() && longest < rows.len();
-    let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
-    let places =
-        once.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
-    let rows = if once { &all } else { rows };
+    let deduplicate = !device.is_cpu() && longest < rows.len();
+    let all: Vec<usize> = if deduplicate { (0..longest).collect() } else { Vec::new() };
+    let row_indices =
+        deduplicate.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
+    let rows = if deduplicate { &all } else { rows };
     let mut cos = Vec::with_capacity(rows.len() * table.half);
     let mut sin = Vec::with_capacity(rows.len() * table.half);
     for &row in rows {
@@ -42,7 +46,7 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     }
     let [cos, sin] = [cos, sin].map(|values| -> Result<Tensor> {
         let x = Tensor::from_vec(values, (rows.len(), table.half), device)?;
-        Ok(places.as_ref().map_or(Ok(x.clone()), |places| x.index_select(places, 0))?)
+        Ok(row_indices.as_ref().map_or(Ok(x.clone()), |row_indices| x.index_select(row_indices, 0))?)
     });
     Ok(Some((cos?, sin?)))
 }
@@ -93,12 +97,12 @@ impl Rotaries {
         self.all
             .iter()
             .enumerate()
-            .map(|(number, rotary)| if self.rotary_by_layer.contains(&number) { make(rotary) } else { Ok(None) })
+            .map(|(index, rotary)| if self.rotary_by_layer.contains(&index) { make(rotary) } else { Ok(None) })
             .collect()
     }
 
     /// Returns the index of a layer's rotary embedding.
-    pub(super) fn number(&self, layer: usize) -> usize {
+    pub(super) fn index(&self, layer: usize) -> usize {
         self.rotary_by_layer[layer]
     }
 }
@@ -117,7 +121,7 @@ impl Rotary {
     ///
     /// # Errors
     /// Fails if sequences of different regimes share a prefix.
-    pub(super) fn rows(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
+    pub(super) fn batch_rows(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
         let mut rows = batch.positions();
         let longest = batch.longest();
         if self.regime(longest) == 0 {
@@ -168,7 +172,7 @@ impl Rotary {
             return (self.regime_table(0, longest), spans.flatten().collect());
         }
         let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
-        spans.clone().for_each(|span| self.extend(&mut all, self.regime(span.end), span));
+        spans.clone().for_each(|span| self.append_rows(&mut all, self.regime(span.end), span));
         let rows = spans.map(|span| span.len()).sum();
         (Arc::new(all), (0..rows).collect())
     }
@@ -179,7 +183,7 @@ impl Rotary {
     }
 
     /// Appends table rows for `positions`, using the frequencies of the given regime.
-    fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
+    fn append_rows(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
         // Compute the angle in f32, like transformers, and then its cosine and sine in f64.
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
@@ -198,7 +202,7 @@ impl Rotary {
         // Grow geometrically, because generated text grows by one token at a time.
         let positions = positions.next_power_of_two();
         let mut grown = RotaryTable { cos: Vec::new(), sin: Vec::new(), half };
-        self.extend(&mut grown, regime, 0..positions);
+        self.append_rows(&mut grown, regime, 0..positions);
         let grown = Arc::new(grown);
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         if tables.len() >= MAX_TABLES {

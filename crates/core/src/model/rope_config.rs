@@ -8,12 +8,12 @@ use super::config_fields::Entries;
 use super::window::MAX_CONTEXT_LENGTH;
 use crate::error::{Error, Result};
 
-/// Valid range for the base `rope_theta`. The upper bound exceeds any useful context length.
-const THETAS: RangeInclusive<f64> = 1.0..=1e15;
-const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
+/// Valid range for the base `rope_theta`. The upper bound is far above the bases of known models.
+const THETA_RANGE: RangeInclusive<f64> = 1.0..=1e15;
+const FACTOR_RANGE: RangeInclusive<f64> = 1e-3..=1e6;
 /// Config keys that determine which layers have no rotary embedding.
-const LAYERS: &str = "no_rope_layers";
-const INTERVAL: &str = "no_rope_layer_interval";
+const NO_ROPE_LAYERS_KEY: &str = "no_rope_layers";
+const NO_ROPE_INTERVAL_KEY: &str = "no_rope_layer_interval";
 
 /// Parameters that determine the frequencies of a rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,10 +108,10 @@ pub(super) fn parse(
     notes: &mut Vec<String>,
 ) -> Result<Ropes> {
     let (rope, window_rope) = match architecture.rope {
-        RopeEntries::ByWindow => by_window(entries, head_dim)?,
+        RopeEntries::ByWindow => parse_by_window(entries, head_dim)?,
         _ => (parse_single(entries, architecture, head_dim, notes)?, None),
     };
-    let width = rotary_dim(entries, architecture, head_dim)?;
+    let width = parse_rotary_dim(entries, architecture, head_dim)?;
     let rotated = if architecture.rope == RopeEntries::SomeLayers {
         parse_no_rope_layers(entries, layers)?
     } else {
@@ -133,21 +133,21 @@ fn parse_single(
         notes.push("config.json has rope_scaling and rope_parameters: using rope_scaling, as in transformers".into());
     }
     let inner = old.or(new);
-    let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
-    let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
+    let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETA_RANGE))?;
+    let theta = theta_entry.or(entries.optional_number("rope_theta", THETA_RANGE)?).unwrap_or_else(|| {
         // This is the default in transformers, and Llama 2's config on the Hugging Face Hub relies on it.
         notes.push("config.json has no rope_theta: using 10000".into());
         10_000.0
     });
     let partial = architecture.rope == RopeEntries::Partial;
-    let width = rotary_dim(entries, architecture, head_dim)?;
-    let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, partial, width))?;
+    let width = parse_rotary_dim(entries, architecture, head_dim)?;
+    let scaling = inner.map_or(Ok(None), |inner| parse_scaling(&inner, entries, partial, width))?;
     Ok(Rope { theta, scaling })
 }
 
 /// Parses Gemma 3's two embeddings. In the old format `rope_theta` and `rope_scaling` apply to full-attention layers
 /// and `rope_local_base_freq` to sliding-window layers. In the new format, each layer type has its own map.
-fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
+fn parse_by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
     let (old, new) = rope_sections(entries)?;
     if let Some(flat) =
         new.as_ref().filter(|section| section.map.values().any(|value| !value.is_object() && !value.is_null()))
@@ -165,9 +165,9 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
             let inner = own_entries.or(old);
             let theta = inner
                 .as_ref()
-                .map_or(Ok(None), |entries_of_section| entries_of_section.optional_number("rope_theta", THETAS))?;
-            let theta = theta.or(entries.optional_number(outer, THETAS)?).unwrap_or(default);
-            let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, false, head_dim))?;
+                .map_or(Ok(None), |entries_of_section| entries_of_section.optional_number("rope_theta", THETA_RANGE))?;
+            let theta = theta.or(entries.optional_number(outer, THETA_RANGE)?).unwrap_or(default);
+            let scaling = inner.map_or(Ok(None), |inner| parse_scaling(&inner, entries, false, head_dim))?;
             Ok(Rope { theta, scaling })
         };
     let full = rope_of_kind("full_attention", "rope_theta", 1e6, old)?;
@@ -180,7 +180,7 @@ fn rope_sections<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Opti
 }
 
 /// Returns the number of rotated channels per head, `int(head_dim · partial_rotary_factor)`.
-fn rotary_dim(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
+fn parse_rotary_dim(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     if architecture.rope != RopeEntries::Partial {
         return Ok(head_dim);
@@ -198,13 +198,13 @@ fn rotary_dim(entries: &Entries<'_>, architecture: &Architecture, head_dim: usiz
 
 /// Parses `no_rope_layers`, which contains 1 for a layer with a rotary embedding and 0 for a layer without one.
 fn parse_no_rope_layers(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
-    let Some(value) = entries.get(LAYERS) else {
-        let every = entries.count(INTERVAL, MAX_CONTEXT_LENGTH)?;
+    let Some(value) = entries.get(NO_ROPE_LAYERS_KEY) else {
+        let every = entries.count(NO_ROPE_INTERVAL_KEY, MAX_CONTEXT_LENGTH)?;
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
     };
     let error = || {
         entries.value_error(
-            LAYERS,
+            NO_ROPE_LAYERS_KEY,
             &format!("a list of {layers} numbers, 1 for a layer with a rotary embedding, 0 for one without"),
         )
     };
@@ -224,7 +224,7 @@ fn original_context_length(inner: &Entries<'_>, config: &Entries<'_>) -> Result<
     }
 }
 
-fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: usize) -> Result<Option<Scaling>> {
+fn parse_scaling(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: usize) -> Result<Option<Scaling>> {
     // Older configs call the key `type`.
     let rope_type = inner.text("rope_type")?;
     let older = inner.text("type")?;
@@ -268,13 +268,13 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         if !known {
             return Err(inner
                 .unsupported_error(key, value, &format!("an entry of the rope type {rope_type_name}"))
-                .hint("add a `rope_type`: without it, transformers ignores the other entries"));
+                .hint(unknown_entry_hint(rope_type.or(older).is_some())));
         }
     }
     Ok(Some(match rope_type_name {
-        "linear" => Scaling::Linear { factor: scaling_factor(inner)? },
+        "linear" => Scaling::Linear { factor: parse_scaling_factor(inner)? },
         "dynamic" => Scaling::Dynamic {
-            factor: scaling_factor(inner)?,
+            factor: parse_scaling_factor(inner)?,
             positions: config.count("max_position_embeddings", MAX_CONTEXT_LENGTH)?,
         },
         "llama3" => Scaling::Llama3(parse_llama3(inner, config)?),
@@ -284,13 +284,21 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
     }))
 }
 
-fn scaling_factor(inner: &Entries<'_>) -> Result<f64> {
+fn unknown_entry_hint(has_rope_type: bool) -> &'static str {
+    if has_rope_type {
+        "remove the entry, or set the `rope_type` that it belongs to"
+    } else {
+        "add a `rope_type`: without it, transformers ignores the other entries"
+    }
+}
+
+fn parse_scaling_factor(inner: &Entries<'_>) -> Result<f64> {
     inner.number("factor", 1.0..=1e6)
 }
 
 fn parse_llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
-    let low_freq_factor = inner.number("low_freq_factor", FACTORS)?;
-    let high_freq_factor = inner.number("high_freq_factor", FACTORS)?;
+    let low_freq_factor = inner.number("low_freq_factor", FACTOR_RANGE)?;
+    let high_freq_factor = inner.number("high_freq_factor", FACTOR_RANGE)?;
     if high_freq_factor <= low_freq_factor {
         return Err(Error::bad_input("`high_freq_factor` must exceed `low_freq_factor`")
             .at(inner.path("high_freq_factor"))
@@ -305,16 +313,16 @@ fn parse_llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scali
     })
 }
 
-/// Implements transformers' `_compute_yarn_parameters`.
+/// Parses the `yarn` parameters, with the defaults of transformers' `_compute_yarn_parameters`.
 fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     let original = original_context_length(inner, config)? as f64;
     let factor = match inner.optional_number("factor", 1.0..=1e6)? {
         Some(factor) => factor,
         None => (config.count("max_position_embeddings", MAX_CONTEXT_LENGTH)? as f64 / original).max(1.0),
     };
-    let mscale = number_or("mscale", 0.0, inner)?;
-    let all = number_or("mscale_all_dim", 0.0, inner)?;
-    let attention = match inner.optional_number("attention_factor", FACTORS)? {
+    let mscale = number_or_default("mscale", 0.0, inner)?;
+    let all = number_or_default("mscale_all_dim", 0.0, inner)?;
+    let attention = match inner.optional_number("attention_factor", FACTOR_RANGE)? {
         Some(attention) => attention,
         // The two entries have no effect unless both are nonzero.
         None if mscale != 0.0 && all != 0.0 => yarn_mscale(factor, mscale) / yarn_mscale(factor, all),
@@ -322,8 +330,8 @@ fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     };
     Ok(Yarn {
         factor,
-        beta_fast: number_or("beta_fast", 32.0, inner)?,
-        beta_slow: number_or("beta_slow", 1.0, inner)?,
+        beta_fast: number_or_default("beta_fast", 32.0, inner)?,
+        beta_slow: number_or_default("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
         // transformers ignores this entry in maps for a single layer type.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
@@ -335,16 +343,16 @@ fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
-/// Returns the entry, or `otherwise` if the entry is absent or zero, like Python's `or`.
-fn number_or(key: &str, otherwise: f64, inner: &Entries<'_>) -> Result<f64> {
-    Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(otherwise))
+/// Returns the entry, or `default` if the entry is absent or zero, like Python's `or`.
+fn number_or_default(key: &str, default: f64, inner: &Entries<'_>) -> Result<f64> {
+    Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(default))
 }
 
 fn yarn_mscale(scale: f64, mscale: f64) -> f64 {
     if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 }
 }
 
-/// Implements transformers' `_compute_longrope_parameters`.
+/// Parses the `longrope` parameters, with the defaults of transformers' `_compute_longrope_parameters`.
 fn parse_longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
     let original = original_context_length(inner, config)?;
     let divisors = |key: &str| -> Result<Vec<f64>> {
@@ -358,8 +366,8 @@ fn parse_longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Re
             .collect()
     };
     let longest = config.optional_count("max_position_embeddings", MAX_CONTEXT_LENGTH)?.unwrap_or(original);
-    let factor = inner.optional_number("factor", FACTORS)?.unwrap_or(longest as f64 / original as f64);
-    let attention = match inner.optional_number("attention_factor", FACTORS)? {
+    let factor = inner.optional_number("factor", FACTOR_RANGE)?.unwrap_or(longest as f64 / original as f64);
+    let attention = match inner.optional_number("attention_factor", FACTOR_RANGE)? {
         Some(attention) => attention,
         None if factor <= 1.0 => 1.0,
         None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),

@@ -33,7 +33,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let mut file = regular::open(path)?;
-        let opened = file_stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
+        let opened = file_version(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let tensors = match is_gguf(path) {
             true => gguf_backbone::tensors(&Gguf::read(path, &mut file)?)?,
             false => Self::read_safetensors_header(path, &mut file, opened.0)?,
@@ -98,7 +98,7 @@ impl Shard {
     /// Fails if the file has changed since it was opened, because the weights may then come from two versions of the
     /// file.
     pub(super) fn check_unchanged(&self) -> Result<()> {
-        let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
+        let now = file_version(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
             return Ok(());
         }
@@ -121,12 +121,12 @@ fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
 fn damaged_file_error(found: String, path: &Path) -> Error {
     Error::bad_input("a weight file is truncated or damaged")
         .at(path.display())
-        .expected("a safetensors header that covers the file exactly")
+        .expected("a safetensors file as long as its header specifies")
         .found(found)
         .hint("download the file again")
 }
 
-fn file_stamp(metadata: &FileMetadata) -> FileVersion {
+fn file_version(metadata: &FileMetadata) -> FileVersion {
     (metadata.len(), metadata.modified().ok(), Stamp::from_metadata(metadata))
 }
 

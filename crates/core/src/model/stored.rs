@@ -17,7 +17,7 @@ use crate::linalg::simd;
 /// Number of bytes that a thread reads at a time.
 const READ_BYTES: usize = 1 << 18;
 /// Number of bytes of row data to transpose at a time, chosen to fit into a shared cache.
-const BLOCK: usize = 1 << 22;
+const TRANSPOSE_BYTES: usize = 1 << 22;
 /// Number of rows and columns in a transposition tile. A column fills one cache line of the f32 output, and a row fills
 /// one cache line of bf16 input.
 const TILE_ROWS: usize = 16;
@@ -144,7 +144,7 @@ impl StoredTensor<'_> {
         let width = self.float.bytes_per_value();
         let float = self.float;
         let stride = inner * width;
-        let max_rows = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
+        let max_rows = (TRANSPOSE_BYTES / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
         let mut bytes = vec![0; max_rows * stride];
         for top in (0..outer).step_by(max_rows.max(1)) {
             let rows = max_rows.min(outer - top);
@@ -190,7 +190,7 @@ impl StoredTensor<'_> {
     /// Reads bytes starting at element `first` until `bytes` is full, and checks that the values are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         if let Some(dtype) = self.quantized {
-            return self.round(dtype, first, bytes);
+            return self.read_rounded(dtype, first, bytes);
         }
         let width = self.float.bytes_per_value();
         match (self.info.encoding, self.info.interleaved) {
@@ -218,7 +218,7 @@ impl StoredTensor<'_> {
 impl StoredTensor<'_> {
     /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
-    fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
+    fn read_rounded(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
         let plain = StoredTensor { quantized: None, float, info: self.info.clone(), ..*self };
         let block = dtype.block_size();

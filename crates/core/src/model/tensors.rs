@@ -61,7 +61,7 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     // Older files also contain the rotary table, which is not needed.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
-        weights.quantize(rounded_matrices(config, rounded));
+        weights.quantize(quantized_matrices(config, rounded));
         // Also register the matrices under their names in the files, because exports request them by these names.
         for layer in 0..config.layers {
             let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
@@ -153,7 +153,7 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
 
 /// Returns the requested names of the matrices to quantize, each with its quantized type. Routers are never quantized,
 /// as in llama.cpp.
-fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
+fn quantized_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.ggml_dtype(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.ggml_dtype(config.hidden, true))));
     for layer in 0..config.layers {
@@ -167,7 +167,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
 pub fn describe_quantization(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    rounded_matrices(config, to)
+    quantized_matrices(config, to)
         .into_iter()
         .for_each(|(_, dtype)| *counts.entry(ggml_type_name(dtype)).or_default() += 1);
     let counts: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} to {dtype}")).collect();
@@ -212,13 +212,13 @@ pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
         }
         let holds = vec![(part.clone(), shape[0])];
         let (name, stacked) = expert_name(config, part, shape);
-        stored.push(StoredPart { name, shape: shape.clone(), holds, ends: ends(part), stacked });
+        stored.push(StoredPart { name, shape: shape.clone(), holds, ends: ending_sublayer(part), stacked });
     }
     stored
 }
 
 /// Returns the sublayer whose branch ends with the given projection or bias, if any.
-fn ends(part: &str) -> Option<Sublayer> {
+fn ending_sublayer(part: &str) -> Option<Sublayer> {
     let matrix = part.strip_suffix(".bias").unwrap_or(part);
     if matrix == OUTPUT {
         return Some(Sublayer::Attention);
@@ -258,7 +258,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
 ///
 /// # Errors
 /// See [`Weights::take`].
-pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+pub(crate) fn read_norm(config: &Config, weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
     let mut values = weights.take(name, shape)?;
     if config.architecture.norms_add_one {
         values.iter_mut().for_each(|weight| *weight += 1.0);

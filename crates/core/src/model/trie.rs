@@ -196,12 +196,12 @@ impl Trie {
     /// Divides a per-node quantity, such as seconds, among the programs. A shared node is split equally among its
     /// programs, and the reference program among all programs.
     pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
-        let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
+        let reference = self.reference.as_ref().map_or(0.0, |path| self.sum_program_fractions(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
-        self.paths.iter().map(|path| self.path_share(path, by_node) + each).collect()
+        self.paths.iter().map(|path| self.sum_program_fractions(path, by_node) + each).collect()
     }
 
-    fn path_share(&self, path: &[usize], by_node: &[f64]) -> f64 {
+    fn sum_program_fractions(&self, path: &[usize], by_node: &[f64]) -> f64 {
         path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum()
     }
 

@@ -54,29 +54,30 @@ pub(super) struct GatedMlp {
     pub(super) down_bias: Option<Tensor>,    // [C]
 }
 
-/// Parts of a backbone: each layer followed by its experts, and finally the head. Clones share the parts.
+/// Weights of a backbone, in numbered parts: each layer followed by its experts, and finally the head. Clones share the
+/// weights.
 #[derive(Clone)]
-pub(super) struct Parts {
-    held: HeldParts,
+pub(super) struct WeightCache {
+    storage: Storage,
     embedding_factor: Option<f32>,
 }
 
 #[derive(Clone)]
-enum HeldParts {
-    Kept {
+enum Storage {
+    InMemory {
         /// Token embeddings `[vocab, C]`.
         embedding: Tensor,
         parts: Vec<Option<Arc<ModelPart>>>,
     },
-    ByNeed {
+    OnDemand {
         weights: Arc<Weights>,
         cache: Arc<Cache<ModelPart>>,
     },
 }
 
-impl Parts {
-    /// Loads all parts if they fit into `budget` bytes. Otherwise, parts are loaded on demand and cached within the
-    /// budget.
+impl WeightCache {
+    /// Loads all parts if they fit into `budget` bytes. Larger backbones are loaded part by part on demand, and cached
+    /// within the budget.
     pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
         let c = config.hidden;
         let vocab = config.vocab;
@@ -86,21 +87,21 @@ impl Parts {
             let parts = (0..=config.head_part())
                 .map(|part| ModelPart::read(config, products, &weights, part).map(|loaded| loaded.map(Arc::new)))
                 .collect::<Result<_>>()?;
-            return Ok(Self { held: HeldParts::Kept { embedding, parts }, embedding_factor });
+            return Ok(Self { storage: Storage::InMemory { embedding, parts }, embedding_factor });
         }
         let bytes = (0..=config.head_part()).map(|part| config.part_bytes(products, part)).collect();
         let weights = Arc::new(weights);
-        let config_of_cache = config.clone();
-        let weights_of_cache = Arc::clone(&weights);
+        let cache_config = config.clone();
+        let cache_weights = Arc::clone(&weights);
         let cache = Cache::new(bytes, budget, move |part| {
-            let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
+            let read = ModelPart::read(&cache_config, products, &cache_weights, part)?;
             read.ok_or_else(|| Error::job("a step refers to an expert that does not exist"))
         })?;
-        Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
+        Ok(Self { storage: Storage::OnDemand { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
     pub(super) fn keeps_all(&self) -> bool {
-        matches!(self.held, HeldParts::Kept { .. })
+        matches!(self.storage, Storage::InMemory { .. })
     }
 
     pub(super) fn layer(&self, config: &Config, layer: usize) -> Result<Arc<ModelPart>> {
@@ -116,43 +117,43 @@ impl Parts {
     }
 
     fn get(&self, part: usize) -> Result<Arc<ModelPart>> {
-        match &self.held {
-            HeldParts::Kept { parts, .. } => {
+        match &self.storage {
+            Storage::InMemory { parts, .. } => {
                 let known = parts.get(part).and_then(Option::as_ref);
                 known.cloned().ok_or_else(|| Error::job("a step refers to weights that do not exist"))
             }
-            HeldParts::ByNeed { cache, .. } => cache.get(part),
+            Storage::OnDemand { cache, .. } => cache.get(part),
         }
     }
 
     /// Announces which layers are needed now and next, and loads the next one in the background.
     pub(super) fn announce_weights(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
-        if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
+        if let (Storage::OnDemand { cache, .. }, Some(next)) = (&self.storage, next) {
             // An index past the last layer denotes the head.
-            let part = |weights: usize| config.layer_part(weights.min(config.layers));
-            cache.prefetch(now.map(part), part(next));
+            let part_number = |weights: usize| config.layer_part(weights.min(config.layers));
+            cache.prefetch(now.map(part_number), part_number(next));
         }
     }
 
     /// Returns the total time spent loading parts on demand, in seconds.
     pub(super) fn load_seconds(&self) -> f64 {
-        match &self.held {
-            HeldParts::Kept { .. } => 0.0,
-            HeldParts::ByNeed { cache, .. } => cache.load_seconds(),
+        match &self.storage {
+            Storage::InMemory { .. } => 0.0,
+            Storage::OnDemand { cache, .. } => cache.load_seconds(),
         }
     }
 
     /// Returns the embeddings of the given ids, concatenated. The ids must be in the vocabulary.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
-        let mut rows = match &self.held {
-            HeldParts::Kept { embedding, .. } => {
+        let mut rows = match &self.storage {
+            Storage::InMemory { embedding, .. } => {
                 let table = elements(embedding)?;
                 let mut rows = Vec::with_capacity(ids.len() * c);
                 ids.iter().for_each(|&id| rows.extend_from_slice(&table[id as usize * c..][..c]));
                 rows
             }
-            HeldParts::ByNeed { weights, .. } => weights.rows(EMBEDDING, [config.vocab, c], ids)?,
+            Storage::OnDemand { weights, .. } => weights.rows(EMBEDDING, [config.vocab, c], ids)?,
         };
         if let Some(factor) = self.embedding_factor {
             rows.iter_mut().for_each(|x| *x *= factor);
@@ -165,7 +166,7 @@ impl Parts {
     /// # Errors
     /// Fails if parts are loaded on demand, because the next load would restore the original part.
     pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
-        let HeldParts::Kept { parts, .. } = &mut self.held else {
+        let Storage::InMemory { parts, .. } = &mut self.storage else {
             return Err(Error::job("weights loaded on demand are read-only").at(format!("part {index}")));
         };
         parts[index] = Some(Arc::new(part));
@@ -312,7 +313,7 @@ impl<'a> LayerReader<'a> {
 
     fn norm(&self, part: &str) -> Result<Option<Tensor>> {
         let Some(shape) = self.shape(part) else { return Ok(None) };
-        let values = tensors::norm(self.config, self.weights, &name(self.index, part), shape)?;
+        let values = tensors::read_norm(self.config, self.weights, &name(self.index, part), shape)?;
         tensor(values, shape).map(Some)
     }
 

@@ -25,6 +25,7 @@ pub struct Weights {
     shards: Vec<Shard>,
     /// For each tensor, the index of its file in `shards`.
     shard_index: BTreeMap<String, usize>,
+    /// Stored names of the tensors that passed [`Self::check`].
     checked: BTreeSet<String>,
     /// Stored locations of the tensors whose requested names differ from their stored names.
     aliases: BTreeMap<String, TensorAlias>,
@@ -51,7 +52,7 @@ impl Weights {
     /// # Errors
     /// Fails if there is no weight file, a file is truncated or malformed, or the index names a missing file or tensor.
     pub fn open(folder: &Path) -> Result<Self> {
-        let (files, index) = files_of(folder)?;
+        let (files, index) = find_weight_files(folder)?;
         let shards = files.iter().map(|file| Shard::open(file)).collect::<Result<Vec<_>>>()?;
         let mut shard_index = BTreeMap::new();
         for (position, shard) in shards.iter().enumerate() {
@@ -83,7 +84,7 @@ impl Weights {
 
     /// Returns the paths of the weight files in a folder, for hashing.
     pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-        Ok(files_of(folder)?.0)
+        Ok(find_weight_files(folder)?.0)
     }
 
     /// Checks that a tensor exists with the given shape and a float type, without reading its data.
@@ -247,18 +248,18 @@ impl Weights {
     /// Checks that every stored tensor was requested or is accepted by `ignorable`. Silently ignoring a bias, for
     /// example, would give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
-        let left: Vec<&str> = self
+        let unused: Vec<&str> = self
             .shard_index
             .keys()
             .filter(|name| !self.checked.contains(*name) && !ignorable(name))
             .map(String::as_str)
             .collect();
-        if left.is_empty() {
+        if unused.is_empty() {
             return Ok(());
         }
         Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
-            .found(format!("{} such tensors, including {}", left.len(), left[0]))
+            .found(format!("{} such tensors, including {}", unused.len(), unused[0]))
             .hint("check that config.json belongs to this model and lists all of its layers"))
     }
 
@@ -275,7 +276,7 @@ impl Weights {
 type ShardIndex = Vec<(String, String)>;
 
 /// Returns the weight files in a folder, and the index if there is one.
-fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
+fn find_weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));
     }

@@ -100,7 +100,7 @@ impl WindowFields<'_> {
         let first = match self.entries.get(FIRST_LAYER_KEY) {
             Some(zero) if zero.as_u64() == Some(0) => 0,
             Some(_) => self.entries.count(FIRST_LAYER_KEY, MAX_CONTEXT_LENGTH)?,
-            None => default_value(FIRST_LAYER_KEY, DEFAULT_FIRST_LAYER, notes),
+            None => default_with_note(FIRST_LAYER_KEY, DEFAULT_FIRST_LAYER, notes),
         };
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
@@ -180,11 +180,11 @@ pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architect
 fn parse_width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
     match entries.map.get(WIDTH_KEY) {
         Some(_) => entries.optional_count(WIDTH_KEY, MAX_CONTEXT_LENGTH),
-        None => Ok(Some(default_value(WIDTH_KEY, DEFAULT_WIDTH, notes))),
+        None => Ok(Some(default_with_note(WIDTH_KEY, DEFAULT_WIDTH, notes))),
     }
 }
 
-fn default_value(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
+fn default_with_note(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 #[cfg(feature = "cuda")]
-use super::cuda::{self, PieceSight};
+use super::cuda::{self, AttendedRanges};
 use super::ops;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
@@ -38,7 +38,7 @@ pub(super) struct Piece {
     blocks: Blocks,
     /// Input of the CUDA prefill kernel. If it is set, `blocks` is empty.
     #[cfg(feature = "cuda")]
-    sight: Option<PieceSight>,
+    attended: Option<AttendedRanges>,
 }
 
 /// Attention blocks of a piece.
@@ -81,7 +81,7 @@ pub(super) struct Rows {
 type AttendedRows = (Range<usize>, Range<usize>);
 
 /// Key that identifies a group: number of keys, and the visible ranges of each query, relative to the first key.
-type Shape = (usize, Vec<(usize, usize, usize, usize)>);
+type GroupShape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
     queries: Range<usize>,
@@ -90,7 +90,7 @@ struct Block {
 
 /// Properties of an engine that determine the layout of a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Placing<'a> {
+pub(super) struct LayoutParams<'a> {
     /// Maximum number of scores in a group.
     pub(super) max_scores: usize,
     pub(super) windows: &'a [Option<usize>],
@@ -101,8 +101,8 @@ pub(super) struct Placing<'a> {
 }
 
 impl Layout {
-    pub(super) fn new(batch: &Batch, piece_tokens: usize, placing: Placing<'_>) -> Result<Self> {
-        let trees = trees(batch);
+    pub(super) fn new(batch: &Batch, piece_tokens: usize, params: LayoutParams<'_>) -> Result<Self> {
+        let trees = find_trees(batch);
         let seen = attended_rows(batch);
         let mut pieces = Vec::new();
         let mut first = 0;
@@ -110,7 +110,7 @@ impl Layout {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], &seen, placing)?);
+            pieces.push(Piece::new(batch, &trees[first..last], &seen, params)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
@@ -126,7 +126,7 @@ impl Layout {
                     cos_sin: Vec::new(),
                     blocks: Blocks::default(),
                     #[cfg(feature = "cuda")]
-                    sight: None,
+                    attended: None,
                 })
                 .collect(),
             piece_tokens,
@@ -135,30 +135,35 @@ impl Layout {
 }
 
 impl Piece {
-    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[AttendedRows], placing: Placing<'_>) -> Result<Self> {
+    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[AttendedRows], params: LayoutParams<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
-        let cos_sin = placing.rotaries.map_used(|rotary| {
-            let (table, table_rows) = rotary.rows(batch)?;
-            rope::tensors(&table, &table_rows[rows.clone()], placing.device)
+        let cos_sin = params.rotaries.map_used(|rotary| {
+            let (table, table_rows) = rotary.batch_rows(batch)?;
+            rope::cos_sin_tensors(&table, &table_rows[rows.clone()], params.device)
         })?;
         #[cfg(feature = "cuda")]
-        if let Some(sight) = PieceSight::new(seen, rows.clone(), placing.head_dim, placing.device)? {
-            return Ok(Self { rows, cos_sin, blocks: Blocks::default(), sight: Some(sight) });
+        if let Some(attended) = AttendedRanges::new(seen, rows.clone(), params.head_dim, params.device)? {
+            return Ok(Self { rows, cos_sin, blocks: Blocks::default(), attended: Some(attended) });
         }
-        let blocks = grouped(&blocks(trees), seen, &rows, placing)?;
+        let blocks = group_blocks(&divide_into_blocks(trees), seen, &rows, params)?;
         Ok(Self {
             rows,
             cos_sin,
             blocks,
             #[cfg(feature = "cuda")]
-            sight: None,
+            attended: None,
         })
     }
 }
 
 /// Groups blocks by shape and mask.
-fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing: Placing<'_>) -> Result<Blocks> {
-    let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
+fn group_blocks(
+    blocks: &[Block],
+    seen: &[AttendedRows],
+    rows: &Range<usize>,
+    params: LayoutParams<'_>,
+) -> Result<Blocks> {
+    let mut by_shape: BTreeMap<GroupShape, Vec<Vec<usize>>> = BTreeMap::new();
     for (index, block) in blocks.iter().enumerate() {
         let shape = (
             block.keys.len(),
@@ -174,7 +179,7 @@ fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing
                 })
                 .collect(),
         );
-        let max_blocks = (placing.max_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
+        let max_blocks = (params.max_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
         let groups = by_shape.entry(shape).or_default();
         match groups.last_mut() {
             Some(group) if group.len() < max_blocks => group.push(index),
@@ -184,16 +189,17 @@ fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing
     let mut order = vec![(0, 0); blocks.len()];
     let mut groups = Vec::new();
     for ((keys, queries), members) in by_shape {
-        let masks = placing.windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, placing.device)?)));
+        let masks =
+            params.windows.iter().map(|&window| Ok((window, build_mask(&queries, keys, window, params.device)?)));
         let masks = masks.collect::<Result<Masks>>()?;
         for members in members {
             members.iter().enumerate().for_each(|(index, &block)| order[block] = (groups.len(), index));
             let members = members.iter().map(|&block| &blocks[block]);
-            let queries = members.clone().map(|block| shifted(&block.queries, rows.start)).collect();
-            let keys = members.map(|block| shifted(&block.keys, rows.start)).collect();
+            let queries = members.clone().map(|block| shift_range(&block.queries, rows.start)).collect();
+            let keys = members.map(|block| shift_range(&block.keys, rows.start)).collect();
             groups.push(Group {
-                queries: Rows::new(queries, placing.device)?,
-                keys: Rows::new(keys, placing.device)?,
+                queries: Rows::new(queries, params.device)?,
+                keys: Rows::new(keys, params.device)?,
                 masks: masks.clone(),
             });
         }
@@ -201,7 +207,7 @@ fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing
     Ok(Blocks { groups, order })
 }
 
-fn shifted(range: &Range<usize>, start: usize) -> Range<usize> {
+fn shift_range(range: &Range<usize>, start: usize) -> Range<usize> {
     range.start - start..range.end - start
 }
 
@@ -230,7 +236,7 @@ impl Rows {
 }
 
 /// Returns the row range of each tree.
-fn trees(batch: &Batch) -> Vec<Range<usize>> {
+fn find_trees(batch: &Batch) -> Vec<Range<usize>> {
     let mut trees: Vec<Range<usize>> = Vec::new();
     for (segment, parent) in batch.segments.iter().zip(&batch.parents) {
         match (parent, trees.last_mut()) {
@@ -252,7 +258,7 @@ fn attended_rows(batch: &Batch) -> Vec<AttendedRows> {
         .collect()
 }
 
-fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
+fn divide_into_blocks(trees: &[Range<usize>]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     // Whether another tree may join the last block.
     let mut open = false;
@@ -277,7 +283,7 @@ fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
     blocks
 }
 
-fn mask(
+fn build_mask(
     queries: &[(usize, usize, usize, usize)],
     keys: usize,
     window: Option<usize>,
@@ -319,8 +325,8 @@ impl AttentionContext for Piece {
         scores: ops::Scores,
     ) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
-        if let Some(sight) = &self.sight {
-            return cuda::prefill([queries, keys, values], sight, window, scores);
+        if let Some(attended) = &self.attended {
+            return cuda::prefill([queries, keys, values], attended, window, scores);
         }
         let group_outputs = self.blocks.groups.iter().map(|group| {
             let [keys, values] = [keys, values].map(|x| group.keys.gather(x));

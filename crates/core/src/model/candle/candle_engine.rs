@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
-use super::batch_layout::{AttentionContext, Layout, Piece, Placing};
+use super::batch_layout::{AttentionContext, Layout, LayoutParams, Piece};
 use super::device::{DeviceName, FloatType};
 use super::head::HeadParams;
 use super::layer::SublayerOutput;
 use super::memory::{self, DEVICE_MAX_ELEMENTS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
-use super::operators::Operators;
-use super::weight_cache::{LayerTensors, Parts, TensorPart, weight_bytes};
+use super::operators::OperatorCache;
+use super::weight_cache::{LayerTensors, TensorPart, WeightCache, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};
@@ -41,7 +41,7 @@ use crate::model::trie::{Model, Observer, Trie};
 pub(super) const NAME: &str = "candle";
 
 /// Number of tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
-const CPU_PIECE: usize = 512;
+const CPU_PIECE_TOKENS: usize = 512;
 /// Maximum number of elements in a large intermediate (attention scores or logits) on the CPU.
 const CPU_MAX_ELEMENTS: usize = 1 << 22;
 
@@ -65,12 +65,12 @@ pub struct CandleEngine {
     id: EngineId,
     device: Device,
     dtype: FloatType,
-    parts: Parts,
+    weight_cache: WeightCache,
     final_norm: Tensor, // [C]
     rotaries: Rotaries,
     /// Distinct attention windows among the layers.
     windows: Vec<Option<usize>>,
-    operators: Operators,
+    operators: OperatorCache,
     merged: MergedLayers<TensorPart>,
     /// Maximum number of tokens per piece. Reduced if the device runs out of memory.
     piece_tokens: AtomicUsize,
@@ -107,26 +107,26 @@ impl CandleEngine {
         let weights = open_checked_weights(&config, folder)?;
         let cpu = matches!(device, Device::Cpu);
         let all = weight_bytes(&config, placement.dtype);
-        let memory = memory.or_else(|| Some(memory::free(&device)? / 10 * 9)).unwrap_or(u64::MAX);
+        let memory = memory.or_else(|| Some(memory::free_bytes(&device)? / 10 * 9)).unwrap_or(u64::MAX);
         let (piece_tokens, budget) = if cpu {
-            (CPU_PIECE, memory)
+            (CPU_PIECE_TOKENS, memory)
         } else {
-            memory::share(memory, all, |tokens| memory::activations(&config, tokens))
+            memory::split_memory(memory, all, |tokens| memory::estimate_activations(&config, tokens))
         };
-        let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
+        let final_norm = tensors::read_norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
-        let parts = Parts::new(&config, weights, &device, placement.dtype, budget)?;
-        parts.fill().map_err(|error| {
+        let weight_cache = WeightCache::new(&config, weights, &device, placement.dtype, budget)?;
+        weight_cache.fill().map_err(|error| {
             if is_out_of_memory(&error) { out_of_memory_error(&error, placement.device.to_string()) } else { error }
         })?;
         let rotaries = Rotaries::new(&config);
         let engine = Self {
             id: placement.id(),
-            operators: Operators::new(&device),
+            operators: OperatorCache::new(&device),
             merged: MergedLayers::default(),
             device,
             dtype: placement.dtype,
-            parts,
+            weight_cache,
             final_norm,
             rotaries,
             windows: config.windows.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
@@ -136,7 +136,7 @@ impl CandleEngine {
             max_test_rows: usize::MAX,
             config,
         };
-        if !engine.parts.keeps_all() {
+        if !engine.weight_cache.keeps_all() {
             engine.notes.report(format!(
                 "{:.1} GB of weights in {} exceed the {:.1} GB available on {}: layers are loaded on demand",
                 all as f64 / 1e9,
@@ -165,7 +165,7 @@ impl CandleEngine {
     }
 
     /// Returns the layout of a stream that contains either all rows of a batch or only its scored rows.
-    fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
+    fn build_layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let max_scores = self.max_elements() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
@@ -174,17 +174,17 @@ impl CandleEngine {
         let windows = &self.windows;
         let rotaries = &self.rotaries;
         let head_dim = self.config.head_dim;
-        Layout::new(batch, tokens, Placing { max_scores, windows, rotaries, head_dim, device: &self.device })
+        Layout::new(batch, tokens, LayoutParams { max_scores, windows, rotaries, head_dim, device: &self.device })
             .map(Arc::new)
     }
 
-    fn stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
-        Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
+    fn build_stream(&self, batch: &Batch, x: Tensor) -> Result<Stream> {
+        Ok(Stream { layout: self.build_layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
-    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, the maximum piece size
-    /// is permanently halved.
-    fn in_pieces(
+    /// Applies `run` to each piece and concatenates the results. If the device runs out of memory, the maximum piece
+    /// size is permanently halved.
+    fn run_in_pieces(
         &self,
         batch: &Batch,
         stream: &Stream,
@@ -192,7 +192,7 @@ impl CandleEngine {
     ) -> Result<(Tensor, Arc<Layout>)> {
         let mut layout = Arc::clone(&stream.layout);
         if layout.piece_tokens > self.piece_tokens.load(Relaxed) {
-            layout = self.layout(batch, stream.x.dim(0)?)?;
+            layout = self.build_layout(batch, stream.x.dim(0)?)?;
         }
         loop {
             let run_piece = |piece: &Piece| {
@@ -214,18 +214,20 @@ impl CandleEngine {
             });
             match joined {
                 Ok(x) => return Ok((x, layout)),
-                Err(error) if is_out_of_memory(&error) => layout = self.smaller(batch, stream, &layout, &error)?,
+                Err(error) if is_out_of_memory(&error) => {
+                    layout = self.shrink_layout(batch, stream, &layout, &error)?
+                }
                 Err(error) => return Err(error),
             }
         }
     }
 
     /// Returns a layout with pieces of half the length, or an out-of-memory error if pieces cannot be split further.
-    fn smaller(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
+    fn shrink_layout(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
         let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
         let half = longest / 2;
         self.piece_tokens.fetch_min(half.max(1), Relaxed);
-        let next = self.layout(batch, stream.x.dim(0)?)?;
+        let next = self.build_layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
             let cause = format!("a document or window of {longest} tokens");
             return Err(out_of_memory_error(error, cause));
@@ -235,7 +237,7 @@ impl CandleEngine {
     }
 
     /// Computes a sublayer for the rows of a piece, up to the stage `end`.
-    fn branch(
+    fn compute_branch(
         &self,
         sublayer: Sublayer,
         layer: &LayerTensors,
@@ -244,36 +246,43 @@ impl CandleEngine {
         end: SublayerOutput,
     ) -> Result<Tensor> {
         let scores = ops::Scores::from_config(&self.config);
-        let cos_sin = seen.cos_sin(self.rotaries.number(layer.index));
+        let cos_sin = seen.cos_sin(self.rotaries.index(layer.index));
         layer.branch(&self.config, sublayer, x, end, cos_sin, |queries, keys, values| {
             seen.attention([queries, keys, values], layer.window, scores)
         })
     }
 
-    fn plain_step(&self, sublayer: Sublayer, layer: usize, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
-        let part = self.parts.layer(layer)?;
-        ops::sum(x, &self.branch(sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
+    fn run_sublayer(
+        &self,
+        sublayer: Sublayer,
+        layer: usize,
+        piece: &dyn AttentionContext,
+        x: &Tensor,
+    ) -> Result<Tensor> {
+        let part = self.weight_cache.layer(layer)?;
+        ops::sum(x, &self.compute_branch(sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
     }
 
     fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.plain_step(Sublayer::Attention, *layer, piece, x),
-            Step::Mlp(layer) => self.plain_step(Sublayer::Mlp, *layer, piece, x),
+            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, piece, x),
+            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, piece, x),
             Step::Edited(sublayer, layer, operator) => {
-                let part = self.parts.layer(*layer)?;
+                let part = self.weight_cache.layer(*layer)?;
                 let layer = part.layer()?;
                 // A diagonal operator is applied before the norm at the end of a branch, and a dense one after it.
                 let norm = layer.norm_after(*sublayer).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
-                let mut branch = self.operators.apply(operator, &self.branch(*sublayer, layer, piece, x, end)?)?;
+                let mut branch =
+                    self.operators.apply(operator, &self.compute_branch(*sublayer, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 ops::sum(x, &branch)
             }
             Step::Merged(sublayer, merged) => {
-                let part = self.merged.get_or_compute(merged, || self.parts.merged(merged))?;
-                ops::sum(x, &self.branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
+                let part = self.merged.get_or_compute(merged, || self.weight_cache.compute_merged(merged))?;
+                ops::sum(x, &self.compute_branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
@@ -294,7 +303,7 @@ impl CandleEngine {
         }
         let rows = x.rows()?;
         let values = rows.values()?;
-        let beyond = values.iter().filter(|v| !v.is_finite()).count();
+        let non_finite = values.iter().filter(|v| !v.is_finite()).count();
         let step_name = match step {
             Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
                 format!("attention of layer {layer}")
@@ -304,11 +313,11 @@ impl CandleEngine {
             Step::Apply(operator) => format!("operator {}", &operator.key()[..8]),
             Step::Embed | Step::Head => "embedding".to_owned(),
         };
-        let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
+        let percentage = 100.0 * non_finite as f64 / values.len().max(1) as f64;
         self.notes.report_once(&step_name, || {
             format!(
-                "f16 overflows in the {step_name}: {share:.3} % of the stream is not finite, so later values are NaN; use \
-                 --dtype bf16 or f32"
+                "f16 overflows in the {step_name}: {percentage:.3} % of the stream is not finite, so later values are \
+                 NaN; use --dtype bf16 or f32"
             )
         });
         Ok(false)
@@ -321,18 +330,18 @@ impl Model for CandleEngine {
     type Output = Vec<Prediction>;
 
     fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
-        self.parts.announce_weights(now, next);
+        self.weight_cache.announce_weights(now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Stream> {
         batch.check_ids(self.config.vocab)?;
-        let x = self.parts.embeddings(&batch.ids)?;
+        let x = self.weight_cache.embeddings(&batch.ids)?;
         let finite = self.stays_finite(&Step::Embed, &x)?;
-        Ok(Stream { finite, ..self.stream(batch, x)? })
+        Ok(Stream { finite, ..self.build_stream(batch, x)? })
     }
 
     fn advance(&self, batch: &Batch, step: &Step, stream: &Stream) -> Result<Stream> {
-        let (x, layout) = self.in_pieces(batch, stream, |piece, x| self.step(step, piece, x))?;
+        let (x, layout) = self.run_in_pieces(batch, stream, |piece, x| self.step(step, piece, x))?;
         let finite = stream.finite && self.stays_finite(step, &x)?;
         Ok(Stream { x, layout, finite })
     }
@@ -341,11 +350,11 @@ impl Model for CandleEngine {
         let Some(rows) = batch.scored_rows() else { return Ok(stream) };
         let rows: Vec<u32> = rows.into_iter().map(|row| row as u32).collect();
         let x = stream.x.index_select(&Tensor::new(rows, &self.device)?, 0)?;
-        Ok(Stream { finite: stream.finite, ..self.stream(batch, x)? })
+        Ok(Stream { finite: stream.finite, ..self.build_stream(batch, x)? })
     }
 
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
-        let weight = self.parts.head()?;
+        let weight = self.weight_cache.head()?;
         let targets = batch.targets_for_rows(stream.x.dim(0)?);
         let mut rows = self.max_elements() / self.config.vocab;
         loop {
@@ -362,7 +371,7 @@ impl Compare for CandleEngine {
     type Divergences = Vec<Divergence>;
 
     fn compare(&self, batch: &Batch, reference: &Stream, stream: &Stream) -> Result<Vec<Divergence>> {
-        let weight = self.parts.head()?;
+        let weight = self.weight_cache.head()?;
         // One stream may be narrowed to the scored rows while the other one is not.
         let narrowed = reference.x.dim(0)?.min(stream.x.dim(0)?);
         let [reference, stream] = [reference, stream].map(|stream| match stream.x.dim(0)? == narrowed {
@@ -393,7 +402,7 @@ impl Engine for CandleEngine {
     }
 
     fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
-        let part = self.parts.layer(layer)?;
+        let part = self.weight_cache.layer(layer)?;
         let weight = part.layer()?.norms[sublayer.norms()[0]].as_ref();
         let weight = weight.map(|weight| weight.to_device(&Device::Cpu)?.to_vec1::<f32>()).transpose()?;
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
@@ -411,7 +420,7 @@ impl Engine for CandleEngine {
     fn part_tokens(&self) -> usize {
         // On the CPU, a part is as large as a piece. Other devices process the whole chunk at once, because large
         // products are faster.
-        if self.is_cpu() { CPU_PIECE } else { usize::MAX }
+        if self.is_cpu() { CPU_PIECE_TOKENS } else { usize::MAX }
     }
 
     fn prompt_tokens(&self) -> usize {
@@ -420,7 +429,7 @@ impl Engine for CandleEngine {
 
     /// Returns half of the free memory. Streams and logits need the rest, and freed memory is not immediately reusable.
     fn cache_bytes(&self) -> Option<u64> {
-        memory::free(&self.device).map(|free| free / 2)
+        memory::free_bytes(&self.device).map(|free| free / 2)
     }
 
     fn run(
@@ -433,7 +442,7 @@ impl Engine for CandleEngine {
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
-        if self.parts.keeps_all() {
+        if self.weight_cache.keeps_all() {
             run_parts_in_parallel(self, trie, parts, seconds)
         } else {
             run_lockstep(self, trie, parts, seconds)
@@ -441,7 +450,7 @@ impl Engine for CandleEngine {
     }
 
     fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
-        if self.parts.keeps_all() {
+        if self.weight_cache.keeps_all() {
             return compare_parts_in_parallel(self, trie, parts, seconds);
         }
         let model = Lockstep { model: self, one_core_per_batch: true };
@@ -454,14 +463,14 @@ impl Engine for CandleEngine {
 
     fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
         let x = Tensor::from_slice(stream, (batch.tokens(), self.config.hidden), &self.device)?;
-        let stream = self.stream(batch, x.to_dtype(self.dtype.tensors())?)?;
+        let stream = self.build_stream(batch, x.to_dtype(self.dtype.tensors())?)?;
         steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
     }
 
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
         let c = self.config.hidden;
         let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.tensors())?;
-        head::logits(&x, self.head_params(), &self.parts.head()?, rows)?.flatten_all()?.rows()
+        head::logits(&x, self.head_params(), &self.weight_cache.head()?, rows)?.flatten_all()?.rows()
     }
 
     fn notes(&self) -> Vec<String> {

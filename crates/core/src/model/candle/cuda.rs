@@ -13,7 +13,7 @@ use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DTyp
 
 pub(super) use self::attend::{AddressTable, BlockAddress, VisibleBlocks, attend, device_address};
 use self::kernel::kernel;
-pub(super) use self::prefill::{PieceSight, prefill};
+pub(super) use self::prefill::{AttendedRanges, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
@@ -35,8 +35,8 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     apply_ternary(Rotate, [x, &contiguous_f32(cos)?, &contiguous_f32(sin)?])
 }
 
-/// Computes [`super::fused::weights`] in the dtype of the scores.
-pub(super) fn weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
+/// Computes [`super::fused::attention_weights`] in the dtype of the scores.
+pub(super) fn attention_weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     Ok(scores.contiguous()?.apply_op2_no_bwd(&contiguous_f32(mask)?, &BinaryAdapter(Weights(settings)))?)
 }
 

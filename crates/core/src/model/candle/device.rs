@@ -65,8 +65,7 @@ impl DeviceName {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
                 let stream = device.cuda_stream();
-                let serial =
-                    stream.context().uuid().ok().map(|id| hexadecimal(id.bytes.iter().map(|&byte| byte as u8)));
+                let serial = stream.context().uuid().ok().map(|id| format_hex(id.bytes.iter().map(|&byte| byte as u8)));
                 Some(Gpu { model: stream.context().name().ok(), serial })
             }
             #[cfg(feature = "metal")]
@@ -82,7 +81,7 @@ impl DeviceName {
     pub fn open(self) -> Result<Device> {
         if !self.is_built() {
             let hint = match self {
-                Self::Cuda(_) => "build with tools/cuda_build.sh",
+                Self::Cuda(_) => "build with `tools/cuda_build.sh`",
                 _ => "build with `cargo build --release --features metal` on a Mac",
             };
             return Err(Error::missing("this build does not support the device")
@@ -92,7 +91,7 @@ impl DeviceName {
         }
         let opened = match self {
             Self::Cpu => Ok(Device::Cpu),
-            Self::Cuda(number) => cuda(number),
+            Self::Cuda(number) => open_cuda(number),
             Self::Metal => Device::new_metal(0),
         };
         opened.map_err(|error| {
@@ -109,7 +108,7 @@ impl DeviceName {
 /// All threads share one stream, which orders their work. By default, candle uses one stream per thread without
 /// ordering between them, but weights are created and freed on threads other than those that compute. With a single
 /// stream, event tracking is unnecessary. It would cost more than a kernel launch.
-fn cuda(number: usize) -> candle_core::Result<Device> {
+fn open_cuda(number: usize) -> candle_core::Result<Device> {
     static OPEN_DEVICES: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
     let mut opened = OPEN_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&number) {
@@ -127,7 +126,7 @@ fn cuda(number: usize) -> candle_core::Result<Device> {
 }
 
 #[cfg(feature = "cuda")]
-fn hexadecimal(bytes: impl Iterator<Item = u8>) -> String {
+fn format_hex(bytes: impl Iterator<Item = u8>) -> String {
     bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -48,7 +48,7 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     if !x.device().is_cpu() {
         return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
     }
-    changed(&x, weight, |x: &mut [f32], weight: &[f32]| kernels::normalize_rows(x, Norm { weight, eps }))
+    apply_to_copy(&x, weight, |x: &mut [f32], weight: &[f32]| kernels::normalize_rows(x, Norm { weight, eps }))
 }
 
 /// Computes [`super::ops::rotate`] over all channels of a head.
@@ -72,7 +72,7 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
-pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
+pub(super) fn attention_weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     if !scores.device().is_cpu() {
         return softmax(&apply_cap((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?);
     }
@@ -93,7 +93,7 @@ pub(super) fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return Ok((x + y)?);
     }
-    changed(&x.contiguous()?, &y.contiguous()?, kernels::add_rows)
+    apply_to_copy(&x.contiguous()?, &y.contiguous()?, kernels::add_rows)
 }
 
 /// Computes `silu(gate) * up`.
@@ -101,11 +101,11 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !gate.device().is_cpu() {
         return Ok((gate.silu()? * up)?);
     }
-    changed(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
+    apply_to_copy(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
 }
 
 /// Applies `change` to a copy of `x`, with `other` as the second argument.
-fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
+fn apply_to_copy(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
     Ok(x.apply_op2_no_bwd(other, &InplaceUpdate(change))?)
 }
 
@@ -125,7 +125,7 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for InplaceUpdate<F> {
         other_layout: &Layout,
     ) -> candle_core::Result<()> {
         let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("expected f32 values")) };
-        (self.0)(&mut values[extent(x_layout)?], f32_slice(other, other_layout)?);
+        (self.0)(&mut values[element_range(x_layout)?], f32_slice(other, other_layout)?);
         Ok(())
     }
 }
@@ -176,10 +176,10 @@ impl CustomOp3 for Rotate {
 
 /// Returns the elements of a contiguous f32 tensor.
 fn f32_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
-    Ok(&storage.as_slice::<f32>()?[extent(layout)?])
+    Ok(&storage.as_slice::<f32>()?[element_range(layout)?])
 }
 
-fn extent(layout: &Layout) -> candle_core::Result<Range<usize>> {
+fn element_range(layout: &Layout) -> candle_core::Result<Range<usize>> {
     let (first, end) =
         layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("expected contiguous values"))?;
     Ok(first..end)

@@ -39,10 +39,10 @@ pub(super) fn predictions(
     for rows in rows.chunks(max_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
         let logits = logits(x, head_params, weight, &indices)?; // [rows, vocab]
-        let (target_rows, token): (Vec<u32>, Vec<u32>) =
+        let (target_rows, target_tokens): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
-        let (values, argmax_tokens) = score_rows(&logits, &target_rows, &token)?;
-        let scored_targets = values.into_iter().zip(&target_rows).zip(token);
+        let (values, argmax_tokens) = score_rows(&logits, &target_rows, &target_tokens)?;
+        let scored_targets = values.into_iter().zip(&target_rows).zip(target_tokens);
         predictions.extend(scored_targets.map(|((log_probability, &row), token)| Prediction {
             log_probability,
             is_greedy: argmax_tokens[row as usize] == token as f32,
@@ -78,9 +78,9 @@ pub(super) fn divergences(
         let mut chunk_divergences = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
             // Recompute the losses on the device, so that they are bit-identical to those of a run without divergences.
-            let (row, token): (Vec<u32>, Vec<u32>) =
+            let (target_rows, target_tokens): (Vec<u32>, Vec<u32>) =
                 renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
-            let (values, argmax_tokens) = score_rows(&tensor, &row, &token)?;
+            let (values, argmax_tokens) = score_rows(&tensor, &target_rows, &target_tokens)?;
             for ((divergence, target), log_probability) in chunk_divergences.iter_mut().zip(&renumbered).zip(values) {
                 let is_greedy = argmax_tokens[target.row] == target.token as f32;
                 divergence.prediction = Prediction { log_probability, is_greedy };
@@ -139,21 +139,22 @@ pub(super) fn argmax(logits: &Tensor) -> Result<Vec<Option<u32>>> {
 
 /// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
 /// which are frequent in half precision, go to the lowest token id.
-fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+fn score_rows(logits: &Tensor, target_rows: &[u32], target_tokens: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = logits.device();
     let vocab = logits.dim(1)?;
     if device.is_cpu() {
-        return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, target_rows, token);
+        return score_rows_on_host(&logits.flatten_all()?.to_vec1()?, vocab, target_rows, target_tokens);
     }
-    let picked = |log_denominators: &Tensor| -> Result<Vec<f32>> {
-        let places: Vec<u32> = target_rows.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
-        let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
-        Ok((picked - log_denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
+    let target_log_probabilities = |log_denominators: &Tensor| -> Result<Vec<f32>> {
+        let targets = target_rows.iter().zip(target_tokens);
+        let indices: Vec<u32> = targets.map(|(&row, &token)| row * vocab as u32 + token).collect();
+        let target_logits = logits.flatten_all()?.index_select(&Tensor::new(indices, device)?, 0)?;
+        Ok((target_logits - log_denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
     };
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
         let sums_and_argmax = cuda::head_rows(logits)?;
-        return Ok((picked(&sums_and_argmax.get(0)?)?, sums_and_argmax.get(1)?.to_vec1()?));
+        return Ok((target_log_probabilities(&sums_and_argmax.get(0)?)?, sums_and_argmax.get(1)?.to_vec1()?));
     }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
@@ -162,14 +163,19 @@ fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Ve
     let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let argmax_tokens = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
-    Ok((picked(&log_denominators)?, argmax_tokens.to_vec1()?))
+    Ok((target_log_probabilities(&log_denominators)?, argmax_tokens.to_vec1()?))
 }
 
-/// Computes [`score_rows`] in host memory in one pass.
-fn scored_here(logits: &[f32], vocab: usize, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+/// Computes [`score_rows`] on the host, in one pass over the logits.
+fn score_rows_on_host(
+    logits: &[f32],
+    vocab: usize,
+    target_rows: &[u32],
+    target_tokens: &[u32],
+) -> Result<(Vec<f32>, Vec<f32>)> {
     let (log_denominators, argmax_tokens) = log_denominators(logits, vocab);
     let argmax_tokens = argmax_tokens.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
-    let scored_targets = target_rows.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
+    let scored_targets = target_rows.iter().zip(target_tokens).map(|(&row, &token)| (row as usize, token as usize));
     let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - log_denominators[row]).collect();
     Ok((values, argmax_tokens))
 }

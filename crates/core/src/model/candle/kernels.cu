@@ -1,6 +1,6 @@
 // Operations of a decoder layer, each in one pass over memory. The kernels are compiled when a backbone first computes
-// on a CUDA device. They implement functions of ops.rs. Each result is computed in f32 and rounded once. A row is
-// processed by a warp of 32 threads or by a thread block.
+// on a CUDA device. They implement functions of ops.rs and head.rs, and attention over the KV cache. Each result is
+// computed in f32 and rounded once. A row is processed by a warp of 32 threads or by a thread block.
 
 #define INFINITE __int_as_float(0x7f800000)
 typedef unsigned short half_t;
@@ -39,6 +39,7 @@ __device__ void add(Sum &to, float x) {
   }
 }
 
+// Merges the sums of two sets of values.
 __device__ Sum both(Sum a, Sum b) {
   float most = fmaxf(a.most, b.most);
   float of_a = a.most == -INFINITE ? a.sum : a.sum * expf(a.most - most);
@@ -259,7 +260,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     out[first + half] = to_##NAME(b * cos[turn] + a * sin[turn]);                                                      \
   }                                                                                                                    \
                                                                                                                        \
-  /* silu(gate) * up */                                                                                                \
+  /* Computes silu(gate) * up. One thread per element. */                                                              \
   extern "C" __global__ void silu_mul_##NAME(const T *gate, const T *up, T *out, unsigned long long count) {           \
     unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;                                  \
     if (i >= count) return;                                                                                            \

@@ -46,7 +46,7 @@ impl LayerTensors {
         let normed = before.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
         let out = match sublayer {
             Sublayer::Attention => {
-                let [queries, keys, values] = self.heads(config, &normed, cos_sin)?;
+                let [queries, keys, values] = self.project_heads(config, &normed, cos_sin)?;
                 let context = attend(&queries, &keys, &values)?;
                 ops::add_bias(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
             }
@@ -58,12 +58,12 @@ impl LayerTensors {
         }
     }
 
-    /// Returns the queries, keys and values of normalized rows.
-    fn heads(&self, config: &Config, x: &Tensor, cos_sin: CosSin<'_>) -> Result<[Tensor; 3]> {
+    /// Computes the queries, keys and values of normalized rows, including the rotary embedding.
+    fn project_heads(&self, config: &Config, x: &Tensor, cos_sin: CosSin<'_>) -> Result<[Tensor; 3]> {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);
-        let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
+        let split_heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
             // A norm with the width of a head applies to each head. A wider norm spans all heads.
             let x = match norm {
@@ -74,8 +74,8 @@ impl LayerTensors {
             cos_sin.map_or_else(|| Ok(x.clone()), |(cos, sin)| ops::rotate(&x, cos, sin))
         };
         let [query, key, value, _] = &self.biases;
-        let queries = heads(project(&self.query, query, x)?, self.query_norm.as_ref(), config.heads)?;
-        let keys = heads(project(&self.key, key, x)?, self.key_norm.as_ref(), config.kv_heads)?;
+        let queries = split_heads(project(&self.query, query, x)?, self.query_norm.as_ref(), config.heads)?;
+        let keys = split_heads(project(&self.key, key, x)?, self.key_norm.as_ref(), config.kv_heads)?;
         let values = project(&self.value, value, x)?.reshape((rows, config.kv_heads, head_dim))?;
         Ok([queries, keys, values])
     }

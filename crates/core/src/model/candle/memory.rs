@@ -12,15 +12,15 @@ use crate::error::Error;
 use crate::model::config::Config;
 
 /// Maximum number of tokens per pass.
-pub(in crate::model) const MAX_PIECE: usize = 8192;
+pub(in crate::model) const MAX_PIECE_TOKENS: usize = 8192;
 /// Minimum number of tokens per pass. With fewer tokens, reading weights takes longer than computing.
-const MIN_PIECE: usize = 1024;
+const MIN_PIECE_TOKENS: usize = 1024;
 /// Maximum number of elements of intermediates that grow quadratically, such as the scores of a block group or the
 /// logits of a chunk of rows.
 pub(super) const DEVICE_MAX_ELEMENTS: usize = 1 << 26;
 
 /// Returns the number of free bytes on a device, if known.
-pub(super) fn free(device: &Device) -> Option<u64> {
+pub(super) fn free_bytes(device: &Device) -> Option<u64> {
     match device {
         Device::Cpu => None,
         #[cfg(feature = "cuda")]
@@ -28,7 +28,7 @@ pub(super) fn free(device: &Device) -> Option<u64> {
             let stream = device.cuda_stream();
             // Synchronize first, because memory freed by the previous backbone may not yet be released.
             stream.synchronize().ok()?;
-            if let Some(pool) = pool(device) {
+            if let Some(pool) = memory_pool(device) {
                 // SAFETY: the pool is the device's default pool, which lives as long as the device.
                 unsafe { mem_pool::trim_to(pool, 0) }.ok()?;
             }
@@ -48,17 +48,17 @@ pub(super) fn free(device: &Device) -> Option<u64> {
 
 /// Returns the memory pool of a device, if it has one.
 #[cfg(feature = "cuda")]
-fn pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
+fn memory_pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
     // SAFETY: the device is open.
     unsafe { result::device::get_default_mem_pool(device.cuda_stream().context().cu_device()) }.ok()
 }
 
-/// Keeps freed memory in the pool until [`free`] trims it. By default the driver releases it at every synchronization,
-/// such as after each token, and later allocations have to wait.
+/// Keeps freed memory in the pool until [`free_bytes`] trims it. By default, the driver releases freed memory at every
+/// synchronization, such as after each token, and later allocations have to wait.
 #[cfg(feature = "cuda")]
 pub(super) fn keep_freed(device: &CudaDevice) {
     let mut all = u64::MAX;
-    if let Some(pool) = pool(device) {
+    if let Some(pool) = memory_pool(device) {
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: the pool belongs to the device, and the attribute is a `u64`. Ignoring a failure only costs speed.
         let _ = unsafe { mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut all).cast()) };
@@ -83,17 +83,17 @@ pub(crate) fn out_of_memory_error(error: &Error, cause: String) -> Error {
 }
 
 /// Divides memory between the activations of a pass and the weights. Returns the number of tokens per pass and the
-/// number of bytes for weights. The number of tokens is halved, down to [`MIN_PIECE`], until all weights fit.
-pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
-    let mut tokens = MAX_PIECE;
-    while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {
+/// number of bytes for weights. The number of tokens is halved, down to [`MIN_PIECE_TOKENS`], until all weights fit.
+pub(super) fn split_memory(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
+    let mut tokens = MAX_PIECE_TOKENS;
+    while tokens > MIN_PIECE_TOKENS && weights.saturating_add(activations(tokens)) > memory {
         tokens /= 2;
     }
     (tokens, memory.saturating_sub(activations(tokens)))
 }
 
 /// Estimates the size in bytes of the activations for `tokens` tokens, including a few streams for trie branches.
-pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
+pub(super) fn estimate_activations(config: &Config, tokens: usize) -> u64 {
     // The second term covers scores and logits, with several temporaries each.
     config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_MAX_ELEMENTS as u64
 }
@@ -106,10 +106,10 @@ mod tests {
     fn device_memory_is_split_into_weights_and_activations() {
         // All weights fit next to a pass of maximum size, next to a smaller pass, or not even next to the smallest
         // pass.
-        assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
-        assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
-        assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));
-        assert_eq!(share(1_000, 50_000_000, activation_bytes), (1024, 0));
+        assert_eq!(split_memory(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
+        assert_eq!(split_memory(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
+        assert_eq!(split_memory(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));
+        assert_eq!(split_memory(1_000, 50_000_000, activation_bytes), (1024, 0));
     }
 
     fn activation_bytes(tokens: usize) -> u64 {

@@ -2,53 +2,53 @@
 
 use candle_core::{DType, Tensor};
 
-use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors, Parts, TensorPart};
+use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors, TensorPart, WeightCache};
 use crate::error::{Error, Result};
 use crate::model::merged_layer::MergedLayer;
 
 /// Source layers with their factors.
 type Sources<'a> = [(f64, &'a LayerTensors)];
 
-impl Parts {
+impl WeightCache {
     /// Computes the weights of a merged layer from those of its source layers.
     ///
     /// # Errors
     /// Fails if a source layer cannot be loaded or has experts.
-    pub(super) fn merged(&self, merged: &MergedLayer) -> Result<TensorPart> {
+    pub(super) fn compute_merged(&self, merged: &MergedLayer) -> Result<TensorPart> {
         let base = self.layer(merged.layer())?;
         let parts = merged.factors().map(|(layer, factor)| Ok((factor, self.layer(layer)?)));
         let parts: Vec<_> = parts.collect::<Result<_>>()?;
         let sources = parts.iter().map(|(factor, part)| Ok((*factor, part.layer()?)));
         let sources: Vec<_> = sources.collect::<Result<_>>()?;
-        let layer = LayerTensors::merged(base.layer()?, &sources, merged.has_merged_norms())?;
+        let layer = LayerTensors::merge(base.layer()?, &sources, merged.has_merged_norms())?;
         Ok(TensorPart::Layer(Box::new(layer)))
     }
 }
 
 impl LayerTensors {
-    fn merged(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
+    fn merge(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
         let mut merged = Self {
             index: base.index,
             norms: base.norms.clone(),
             query_norm: base.query_norm.clone(),
             key_norm: base.key_norm.clone(),
-            query: matrix(sources, |layer| Ok(&layer.query))?,
-            key: matrix(sources, |layer| Ok(&layer.key))?,
-            value: matrix(sources, |layer| Ok(&layer.value))?,
-            output: matrix(sources, |layer| Ok(&layer.output))?,
-            biases: vectors(sources, |layer| Ok(&layer.biases))?,
+            query: merge_matrix(sources, |layer| Ok(&layer.query))?,
+            key: merge_matrix(sources, |layer| Ok(&layer.key))?,
+            value: merge_matrix(sources, |layer| Ok(&layer.value))?,
+            output: merge_matrix(sources, |layer| Ok(&layer.output))?,
+            biases: merge_vectors(sources, |layer| Ok(&layer.biases))?,
             mlp: MlpTensors::Dense(GatedTensors {
-                gate: matrix(sources, |layer| Ok(&layer.dense()?.gate))?,
-                up: matrix(sources, |layer| Ok(&layer.dense()?.up))?,
-                down: matrix(sources, |layer| Ok(&layer.dense()?.down))?,
-                biases: vectors(sources, |layer| Ok(&layer.dense()?.biases))?,
+                gate: merge_matrix(sources, |layer| Ok(&layer.dense()?.gate))?,
+                up: merge_matrix(sources, |layer| Ok(&layer.dense()?.up))?,
+                down: merge_matrix(sources, |layer| Ok(&layer.dense()?.down))?,
+                biases: merge_vectors(sources, |layer| Ok(&layer.dense()?.biases))?,
             }),
             window: base.window,
         };
         if merges_norms {
-            merged.norms = vectors(sources, |layer| Ok(&layer.norms))?;
-            merged.query_norm = vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
-            merged.key_norm = vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
+            merged.norms = merge_vectors(sources, |layer| Ok(&layer.norms))?;
+            merged.query_norm = merge_vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
+            merged.key_norm = merge_vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
         }
         Ok(merged)
     }
@@ -61,24 +61,27 @@ impl LayerTensors {
     }
 }
 
-fn matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>) -> Result<Tensor> {
+fn merge_matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>) -> Result<Tensor> {
     let tensors = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
     weighted_sum(&tensors.collect::<Result<Vec<_>>>()?)
 }
 
 /// Merges each vector across the source layers. A vector that no source layer has stays `None`.
-fn vectors<const N: usize>(
+fn merge_vectors<const N: usize>(
     sources: &Sources<'_>,
     part: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,
 ) -> Result<[Option<Tensor>; N]> {
     let mut merged = [const { None }; N];
     for (index, merged) in merged.iter_mut().enumerate() {
-        *merged = vector(sources, |layer| Ok(part(layer)?[index].as_ref()))?;
+        *merged = merge_vector(sources, |layer| Ok(part(layer)?[index].as_ref()))?;
     }
     Ok(merged)
 }
 
-fn vector(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
+fn merge_vector(
+    sources: &Sources<'_>,
+    part: impl Fn(&LayerTensors) -> Result<Option<&Tensor>>,
+) -> Result<Option<Tensor>> {
     let mut tensors = Vec::new();
     for &(factor, layer) in sources {
         tensors.extend(part(layer)?.map(|tensor| (factor, tensor)));

@@ -21,7 +21,7 @@ mod weight_cache;
 pub use candle_engine::{CandleEngine, Placement};
 pub use device::{DeviceName, FloatType, Gpu};
 pub use layer::{CosSin, SublayerOutput};
-pub(super) use memory::MAX_PIECE;
+pub(super) use memory::MAX_PIECE_TOKENS;
 pub(crate) use memory::{is_out_of_memory, out_of_memory_error};
 pub use reference::CandleReference;
 pub(super) use weight_cache::weight_bytes;

@@ -17,10 +17,10 @@ impl Notes {
         self.report_once(&text.clone(), || text);
     }
 
-    /// Adds a note unless a note with the key `what` was added before.
-    pub(super) fn report_once(&self, what: &str, text: impl FnOnce() -> String) {
+    /// Adds a note unless a note with the key `key` was added before.
+    pub(super) fn report_once(&self, key: &str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.reported.insert(what.to_owned()) {
+        if state.reported.insert(key.to_owned()) {
             state.new.push(text());
         }
     }

@@ -13,14 +13,14 @@ use crate::model::operator::{Matrix, Operator};
 const MAX_CACHED_BYTES: usize = 1 << 30;
 
 /// Cache of operators, which are copied to the device on first use.
-pub(super) struct Operators {
+pub(super) struct OperatorCache {
     device: Device,
-    held: Mutex<HashMap<String, Arc<Operator>>>,
+    cached: Mutex<HashMap<String, Arc<Operator>>>,
 }
 
-impl Operators {
+impl OperatorCache {
     pub(super) fn new(device: &Device) -> Self {
-        Self { device: device.clone(), held: Mutex::default() }
+        Self { device: device.clone(), cached: Mutex::default() }
     }
 
     /// Applies the operator in f32 and rounds once to the dtype of `x`.
@@ -56,15 +56,15 @@ impl Operators {
         if self.device.is_cpu() {
             return Ok(Arc::clone(operator));
         }
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(copy) = held.get(&operator.key()) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(copy) = cached.get(&operator.key()) {
             return Ok(Arc::clone(copy));
         }
-        if held.values().map(operator_bytes).sum::<usize>() + operator_bytes(operator) > MAX_CACHED_BYTES {
-            held.clear();
+        if cached.values().map(operator_bytes).sum::<usize>() + operator_bytes(operator) > MAX_CACHED_BYTES {
+            cached.clear();
         }
         let copy = Arc::new(operator.to_device(&self.device)?);
-        held.insert(operator.key(), Arc::clone(&copy));
+        cached.insert(operator.key(), Arc::clone(&copy));
         Ok(copy)
     }
 }

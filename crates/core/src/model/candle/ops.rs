@@ -122,19 +122,19 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     if fused::supports(&[&x]) {
         return fused::softmax(&x);
     }
-    let exponentials = shifted(&x)?.exp()?;
+    let exponentials = subtract_row_max(&x)?.exp()?;
     Ok(exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)?)
 }
 
 /// Computes the log-softmax over the last dimension in f32 (f64 for f64).
 pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
-    let x = shifted(&widen(x)?)?;
+    let x = subtract_row_max(&widen(x)?)?;
     let denominator = x.exp()?.sum_keepdim(D::Minus1)?.log()?;
     Ok(x.broadcast_sub(&denominator)?)
 }
 
 /// Subtracts the maximum of each row, which changes neither the softmax nor its gradient.
-fn shifted(x: &Tensor) -> Result<Tensor> {
+fn subtract_row_max(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
@@ -152,7 +152,7 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
     let scores = product(&queries, &keys?.t()?)?.reshape((blocks, shared, group, q, k))?;
-    let weights = weights(scores, mask, settings)?;
+    let weights = attention_weights(scores, mask, settings)?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
@@ -162,15 +162,15 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
-fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
+fn attention_weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if cuda::supports(&[&scores, mask]) {
-        return cuda::weights(&scores, mask, settings);
+        return cuda::attention_weights(&scores, mask, settings);
     }
     let dtype = scores.dtype();
     let scores = if dtype.size_in_bytes() < 4 { widen(&scores)? } else { scores };
     let weights = if fused::supports(&[&scores, mask]) {
-        fused::weights(scores, mask, settings)?
+        fused::attention_weights(scores, mask, settings)?
     } else {
         softmax(&apply_cap((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?)?
     };

@@ -166,6 +166,7 @@ __device__ void prefill_f32(const float *queries, const float *keys, const float
 
 #if __CUDA_ARCH__ >= 800
 struct Bf16 {
+  // Computes c += a * b on tensor cores, for the warp's tiles a [16, 16], b [16, 8] and c [16, 8].
   static __device__ void product(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -198,6 +199,7 @@ __device__ void matrices(unsigned (&to)[4], const half_t *row) {
                : "r"((unsigned)__cvta_generic_to_shared(row))
                : "memory");
 }
+// Like `matrices`, but transposes each matrix.
 __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -32,15 +32,15 @@ impl CandleReference {
     /// names the property.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
-            return Err(missing_tensor_error("operators next to the weights"));
+            return Err(unsupported_error("exports with operators"));
         }
         if !config.dropped.is_empty() {
-            return Err(missing_tensor_error("layers without attention or MLP"));
+            return Err(unsupported_error("exports with removed sublayers"));
         }
         if is_gguf(folder) {
-            return Err(missing_tensor_error("GGUF tensor names"));
+            return Err(unsupported_error("GGUF tensor names"));
         }
-        let entries = entries(config)?;
+        let entries = config_entries(config)?;
         let mut tensors = HashMap::new();
         for file in Weights::files(folder)? {
             let read = candle_core::safetensors::load(&file, &Device::Cpu)?;
@@ -51,7 +51,7 @@ impl CandleReference {
         let from = (entries, tensors);
         Ok(Self(match config.architecture.class {
             "LlamaForCausalLM" => {
-                model_runner(from, llama, |(model, cache), ids, position| model.forward(ids, position, cache))
+                model_runner(from, load_llama, |(model, cache), ids, position| model.forward(ids, position, cache))
             }
             "MistralForCausalLM" => model_runner(from, mistral::Model::new, mistral::Model::forward),
             "Qwen2ForCausalLM" => model_runner(from, qwen2::ModelForCausalLM::new, qwen2::ModelForCausalLM::forward),
@@ -60,11 +60,9 @@ impl CandleReference {
                 model_runner(from, qwen3_moe::ModelForCausalLM::new, qwen3_moe::ModelForCausalLM::forward)
             }
             "Olmo2ForCausalLM" => model_runner(from, olmo2::Model::new, olmo2::Model::forward),
-            "Gemma2ForCausalLM" => model_runner(
-                from,
-                |config_of_model, vb| gemma2::Model::new(false, config_of_model, vb),
-                gemma2::Model::forward,
-            ),
+            "Gemma2ForCausalLM" => {
+                model_runner(from, |config, vb| gemma2::Model::new(false, config, vb), gemma2::Model::forward)
+            }
             "Phi3ForCausalLM" => model_runner(from, phi3::Model::new, phi3::Model::forward),
             "MixtralForCausalLM" => model_runner(from, mixtral::Model::new, mixtral::Model::forward),
             "SmolLM3ForCausalLM" => {
@@ -72,7 +70,7 @@ impl CandleReference {
             }
             // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation that
             // candle only implements for other devices.
-            other => return Err(missing_tensor_error(other)),
+            other => return Err(unsupported_error(other)),
         }?))
     }
 
@@ -101,17 +99,17 @@ fn model_runner<C: DeserializeOwned + 'static, M: 'static>(
     }))
 }
 
-fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)> {
+fn load_llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)> {
     let config = config.clone().into_config(false);
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
 /// Converts the config to the form that candle-transformers' structs expect. Rejects settings that the structs would
 /// ignore.
-fn entries(config: &Config) -> Result<Map<String, Value>> {
+fn config_entries(config: &Config) -> Result<Map<String, Value>> {
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
     let scaled = rope_scaling(config)?;
-    refuse_unsupported(config)?;
+    reject_unsupported(config)?;
     let gemma = config.architecture.class == "Gemma2ForCausalLM";
     let experts = config.experts;
     let scalar = (1.0 / f64::from(config.scale).powi(2)).round();
@@ -128,9 +126,10 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         "max_position_embeddings": MAX_POSITIONS, "max_window_layers": layers,
         "sliding_window": MAX_POSITIONS, "use_sliding_window": false, "use_flash_attn": false,
         "no_rope_layers": config.rotated.iter().map(|&has| usize::from(has)).collect::<Vec<_>>(),
-        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|scaling| scaling.normalized),
-        "num_experts": experts.map(|scaling| scaling.count), "num_local_experts": experts.map(|scaling| scaling.count),
-        "num_experts_per_tok": experts.map(|scaling| scaling.used), "moe_intermediate_size": experts.map(|scaling| scaling.width),
+        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|experts| experts.normalized),
+        "num_experts": experts.map(|experts| experts.count), "num_local_experts": experts.map(|experts| experts.count),
+        "num_experts_per_tok": experts.map(|experts| experts.used),
+        "moe_intermediate_size": experts.map(|experts| experts.width),
     });
     match all {
         Value::Object(map) => Ok(map),
@@ -150,12 +149,12 @@ fn rope_scaling(config: &Config) -> Result<Value> {
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         })),
-        Some(scaling) => Err(missing_tensor_error(&format!("rope type {} for {class}", scaling.name()))),
+        Some(scaling) => Err(unsupported_error(&format!("rope type {} for {class}", scaling.name()))),
     }
 }
 
 /// Rejects settings that candle-transformers' structs cannot represent.
-fn refuse_unsupported(config: &Config) -> Result<()> {
+fn reject_unsupported(config: &Config) -> Result<()> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, biases, .. } = config;
     let input_biases = Biases { inputs: true, ..Biases::default() };
@@ -164,36 +163,38 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
         "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
         _ => !biases.mlp && biases.inputs == biases.output,
     };
-    let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
-    if heads * head_dim != *hidden && own_heads.iter().any(|name| name == class) {
-        return Err(missing_tensor_error(&format!(
+    let classes_without_head_dim =
+        ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
+    if heads * head_dim != *hidden && classes_without_head_dim.iter().any(|name| name == class) {
+        return Err(unsupported_error(&format!(
             "heads of {head_dim} channels for {class}, where head_dim is hidden_size / heads"
         )));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(missing_tensor_error(&format!("attention scales other than 1/√head_dim for {class}")));
+        return Err(unsupported_error(&format!("attention scales other than 1/√head_dim for {class}")));
     }
     if !biased {
-        return Err(missing_tensor_error(&format!("these biases for {class}")));
+        return Err(unsupported_error(&format!("this combination of biases for {class}")));
     }
     let one_table = config.tied_embeddings;
     let gemma = class == "Gemma2ForCausalLM";
     if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
         let found = if one_table { "tied embeddings" } else { "an untied head" };
-        return Err(missing_tensor_error(&format!("{class} with {found}")));
+        return Err(unsupported_error(&format!("{class} with {found}")));
     }
     if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
-        return Err(missing_tensor_error(&format!("partial rotary embeddings for {class}")));
+        return Err(unsupported_error(&format!("partial rotary embeddings for {class}")));
     }
     let experts = config.experts;
-    if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalized)
-        || config.sparse.contains(&false) && experts.is_some()
-    {
-        return Err(missing_tensor_error("experts in only some layers, or expert weights without normalization"));
+    if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalized) {
+        return Err(unsupported_error(&format!("expert weights without normalization for {class}")));
+    }
+    if config.sparse.contains(&false) && experts.is_some() {
+        return Err(unsupported_error("experts in only some layers"));
     }
     Ok(())
 }
 
-fn missing_tensor_error(what: &str) -> Error {
+fn unsupported_error(what: &str) -> Error {
     Error::bad_input(format!("candle-transformers does not support {what}"))
 }

@@ -64,8 +64,8 @@ pub struct GatedTensors {
     pub biases: [Option<Tensor>; 3],
 }
 
-/// Cached weights: the layers in order, the head, and the embedding unless it is tied to the head.
-pub(super) struct Parts {
+/// Weights of a backbone on a device, in numbered parts: the layers, the head, and the embedding unless it is tied.
+pub(super) struct WeightCache {
     cache: Cache<TensorPart>,
     source: Arc<WeightSource>,
     /// Whether all weights fit into the budget.
@@ -82,15 +82,15 @@ struct WeightSource {
 
 /// Returns the size in bytes of each part for a float type. The parts are the layers, the head, and the embedding if it
 /// is not tied.
-fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
-    let mut sizes: Vec<u64> = (0..config.layers)
-        .map(|layer| stored_bytes(Products::F32.bytes() * config.layer_numbers(layer), dtype))
+fn part_sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
+    let mut part_sizes: Vec<u64> = (0..config.layers)
+        .map(|layer| stored_bytes(Products::F32.bytes() * config.layer_weight_count(layer), dtype))
         .collect();
-    sizes.extend(vec![
+    part_sizes.extend(vec![
         stored_bytes(config.head_bytes(Products::F32), dtype);
         if config.tied_embeddings { 1 } else { 2 }
     ]);
-    sizes
+    part_sizes
 }
 
 /// Converts the size of f32 values in bytes to their size in another float type.
@@ -100,10 +100,10 @@ fn stored_bytes(bytes: u64, dtype: FloatType) -> u64 {
 
 /// Returns the size of all weights on a device in bytes.
 pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
-    sizes(config, dtype).iter().sum()
+    part_sizes(config, dtype).iter().sum()
 }
 
-impl Parts {
+impl WeightCache {
     /// Creates an empty cache with a budget of `budget` bytes.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Parts {
     ) -> Result<Self> {
         let source = Arc::new(WeightSource { config: config.clone(), weights, device: device.clone(), dtype });
         let part_source = Arc::clone(&source);
-        let cache = Cache::new(sizes(config, dtype), budget, move |part| part_source.part(part))?;
+        let cache = Cache::new(part_sizes(config, dtype), budget, move |part| part_source.load_part(part))?;
         Ok(Self { cache, source, keeps_all: weight_bytes(config, dtype) <= budget })
     }
 
@@ -130,7 +130,7 @@ impl Parts {
     /// # Errors
     /// Fails if a tensor cannot be read or the device runs out of memory.
     pub(super) fn fill(&self) -> Result<()> {
-        let count = sizes(&self.source.config, self.source.dtype).len();
+        let count = part_sizes(&self.source.config, self.source.dtype).len();
         let count = if self.keeps_all { count } else { 0 };
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
@@ -181,43 +181,43 @@ impl Parts {
 }
 
 impl WeightSource {
-    fn part(&self, index: usize) -> Result<TensorPart> {
+    fn load_part(&self, index: usize) -> Result<TensorPart> {
         let layers = self.config.layers;
         if index < layers {
-            return Ok(TensorPart::Layer(Box::new(self.layer(index)?)));
+            return Ok(TensorPart::Layer(Box::new(self.load_layer(index)?)));
         }
-        if index == layers { self.head() } else { self.load_table(EMBEDDING) }.map(TensorPart::Table)
+        if index == layers { self.load_head() } else { self.load_table(EMBEDDING) }.map(TensorPart::Table)
     }
 
     /// Returns the output projection, `[vocab, C]`.
     ///
     /// # Errors
-    /// See [`Self::layer`].
-    fn head(&self) -> Result<Tensor> {
+    /// See [`Self::load_layer`].
+    fn load_head(&self) -> Result<Tensor> {
         self.load_table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
     }
 
     fn load_table(&self, name: &str) -> Result<Tensor> {
-        self.tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
+        self.load_tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
     }
 
     /// Loads a layer.
     ///
     /// # Errors
     /// Fails if a tensor cannot be read. The message names the file and the tensor.
-    fn layer(&self, index: usize) -> Result<LayerTensors> {
+    fn load_layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
         let parts = layer_parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         // A dropped sublayer has empty matrices, which no step uses.
         let matrix = |part: &str| match shape(part) {
-            Some(dims) => self.tensor(&name(index, part), dims, self.dtype),
+            Some(dims) => self.load_tensor(&name(index, part), dims, self.dtype),
             None => Ok(Tensor::zeros(0, self.dtype.tensors(), &self.device)?),
         };
         // Biases and norms exist only in some architectures.
         let vector =
-            |part: &str| shape(part).map(|dims| self.tensor(&name(index, part), dims, FloatType::F32)).transpose();
-        let norm = |part: &str| shape(part).map(|dims| self.norm(&name(index, part), dims)).transpose();
+            |part: &str| shape(part).map(|dims| self.load_tensor(&name(index, part), dims, FloatType::F32)).transpose();
+        let norm = |part: &str| shape(part).map(|dims| self.load_norm(&name(index, part), dims)).transpose();
         let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
         let gated = |prefix: &str| -> Result<GatedTensors> {
             let names = [GATED_PROJECTIONS[0], GATED_PROJECTIONS[1], DOWN].map(|part| format!("{prefix}.{part}"));
@@ -240,9 +240,9 @@ impl WeightSource {
             biases: [query_bias?, key_bias?, value_bias?, vector(&bias(OUTPUT))?],
             mlp: match config.experts.filter(|_| config.sparse[index]) {
                 None => MlpTensors::Dense(gated(MLP)?),
-                Some(prefix) => {
-                    let experts = (0..prefix.count).map(|number| gated(&expert(number))).collect::<Result<_>>()?;
-                    MlpTensors::Experts(prefix, matrix(ROUTER)?, experts)
+                Some(settings) => {
+                    let experts = (0..settings.count).map(|number| gated(&expert(number))).collect::<Result<_>>()?;
+                    MlpTensors::Experts(settings, matrix(ROUTER)?, experts)
                 }
             },
             window: config.windows[index],
@@ -252,12 +252,12 @@ impl WeightSource {
     /// Returns the weights of a norm in f32.
     ///
     /// # Errors
-    /// See [`Self::layer`].
-    fn norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        Ok(Tensor::from_vec(tensors::norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
+    /// See [`Self::load_layer`].
+    fn load_norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        Ok(Tensor::from_vec(tensors::read_norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
     }
 
-    fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
+    fn load_tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
         let values = self.weights.take(name, shape)?;
         if dtype == FloatType::F16
             && let Some(index) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
@@ -290,9 +290,9 @@ impl FrozenWeights {
         let weights = tensors::open_checked_weights(config, folder)?;
         let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
         Ok(Self {
-            layers: (first..config.layers).map(|layer| source.layer(layer)).collect::<Result<_>>()?,
-            final_norm: source.norm(FINAL_NORM, &[config.hidden])?,
-            head: source.head()?,
+            layers: (first..config.layers).map(|layer| source.load_layer(layer)).collect::<Result<_>>()?,
+            final_norm: source.load_norm(FINAL_NORM, &[config.hidden])?,
+            head: source.load_head()?,
             rotaries: Rotaries::new(config),
         })
     }
@@ -304,12 +304,12 @@ impl FrozenWeights {
     /// Fails if a tensor operation fails.
     pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let rows: Vec<usize> = (0..positions).collect();
-        self.rotaries.map_used(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))
+        self.rotaries.map_used(|rotary| rope::cos_sin_tensors(&rotary.table(positions), &rows, self.head.device()))
     }
 
     /// Returns the index of a layer's rotary embedding.
     pub fn rotary_of(&self, layer: usize) -> usize {
-        self.rotaries.number(layer)
+        self.rotaries.index(layer)
     }
 }
 

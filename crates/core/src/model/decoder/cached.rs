@@ -34,7 +34,7 @@ impl AttentionContext for AttentionCacheView<'_> {
             Ok(CachedRun {
                 rows: placed.rows.clone(),
                 first: placed.first,
-                blocks: placed.chain(|id| blocks.get(&id)?.get(&self.node))?,
+                blocks: placed.visible_blocks(|id| blocks.get(&id)?.get(&self.node))?,
             })
         });
         let seen: Vec<CachedRun<'_>> = seen.collect::<Result<_>>()?;

@@ -82,7 +82,7 @@ fn trie_runs_exactly_the_steps_of_each_program() {
 struct WeightOrderModel {
     weights: RefCell<Vec<usize>>,
     held: Rc<()>,
-    most: RefCell<usize>,
+    max_states: RefCell<usize>,
 }
 
 impl Model for WeightOrderModel {
@@ -96,7 +96,7 @@ impl Model for WeightOrderModel {
 
     fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
         self.weights.borrow_mut().extend(step.weights());
-        let mut max = self.most.borrow_mut();
+        let mut max = self.max_states.borrow_mut();
         // Do not count the model's own reference.
         *max = (*max).max(Rc::strong_count(&self.held) - 1);
         Ok(Rc::clone(&self.held))
@@ -113,7 +113,7 @@ fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
     Trie::new(programs).run_by_layer(max, &order, &(), &mut ()).unwrap();
     let mut weights = order.weights.into_inner();
     weights.dedup();
-    (weights.len(), order.most.into_inner())
+    (weights.len(), order.max_states.into_inner())
 }
 
 #[test]
@@ -135,17 +135,17 @@ fn layerwise_run_respects_the_state_limit() {
     let mut trials = vec![Program::dense(12)];
     trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
     assert_eq!(count_changes(&trials, 99).0, 13, "each layer, and the head");
-    for most in [1, 2, 3, 5, 8] {
-        let (changes, held) = count_changes(&trials, most);
-        assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} kept, {changes} changes");
+    for max_states in [1, 2, 3, 5, 8] {
+        let (changes, held) = count_changes(&trials, max_states);
+        assert!(held <= max_states.max(2) + 1 && changes > 13, "{max_states}: {held} kept, {changes} changes");
     }
-    for most in [1, 3, 99] {
+    for max_states in [1, 3, 99] {
         assert!(
             trials
                 .iter()
-                .zip(Trie::new(&trials).run_by_layer(most, &CountingModel::default(), &(), &mut ()).unwrap())
+                .zip(Trie::new(&trials).run_by_layer(max_states, &CountingModel::default(), &(), &mut ()).unwrap())
                 .all(|(program, output)| program.0 == output.unwrap()),
-            "{most}"
+            "{max_states}"
         );
     }
 }

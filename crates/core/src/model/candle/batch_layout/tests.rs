@@ -17,8 +17,8 @@ fn layout(batch: &Batch, piece_tokens: usize, max_scores: usize) -> Layout {
     let rotaries = Rotaries::new(&config);
     let head_dim = config.head_dim;
     let device = &Device::Cpu;
-    let placing = Placing { max_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
-    Layout::new(batch, piece_tokens, placing).unwrap()
+    let params = LayoutParams { max_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
+    Layout::new(batch, piece_tokens, params).unwrap()
 }
 
 const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
@@ -89,6 +89,6 @@ fn rows_of_blocks(rows: &Rows, start: usize) -> Vec<Vec<usize>> {
         None => rows.first.clone().map(|row| row as u32).collect(),
     };
     flat.chunks(rows.first.len())
-        .map(|rows_of_piece| rows_of_piece.iter().map(|&row| row as usize + start).collect())
+        .map(|rows_of_block| rows_of_block.iter().map(|&row| row as usize + start).collect())
         .collect()
 }

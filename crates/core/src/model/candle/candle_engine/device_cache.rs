@@ -18,11 +18,11 @@ use crate::model::decoding::{BlockId, CacheView, CachedModel, RunPlacement};
 use crate::model::program::Step;
 use crate::model::rope;
 
-/// Rotated keys and values of one block for all of its steps, in the engine's dtype. They share one allocation because
-/// each allocation costs two driver calls.
+/// Rotated keys and values of one block for all attention steps, in the engine's dtype. They share one allocation
+/// because each allocation costs two driver calls.
 pub(in crate::model) struct KeyValues {
     tensor: Tensor, // [nodes, 2, capacity, K, D]
-    /// Steps in ascending order.
+    /// Trie nodes of the steps, in ascending order.
     nodes: Arc<[usize]>,
     /// Device address of the allocation.
     #[cfg(feature = "cuda")]
@@ -76,9 +76,9 @@ fn attend(
     window: Option<usize>,
     scores: ops::Scores,
 ) -> Result<Tensor> {
-    let parts = placed.chain(|id| blocks.get(&id))?;
+    let visible = placed.visible_blocks(|id| blocks.get(&id))?;
     let [keys, values] = [0, 1].map(|side| -> Result<Tensor> {
-        let parts = parts.iter().map(|(block, tokens)| Ok(block.keys_and_values(node)?[side].narrow(0, 0, *tokens)?));
+        let parts = visible.iter().map(|(block, tokens)| Ok(block.keys_and_values(node)?[side].narrow(0, 0, *tokens)?));
         Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
     });
     let keys = keys?; // [1, k, K, D]
@@ -152,7 +152,7 @@ impl CandleEngine {
     /// `x [rows, C]`; result `[rows, vocab]`.
     fn all_logits(&self, x: &Tensor) -> Result<Tensor> {
         let rows: Vec<usize> = (0..x.dim(0)?).collect();
-        head::logits(x, self.head_params(), &self.parts.head()?, &rows)
+        head::logits(x, self.head_params(), &self.weight_cache.head()?, &rows)
     }
 }
 
@@ -168,14 +168,14 @@ impl CachedModel for CandleEngine {
         let mut batch = Batch::default();
         batch.push(ids, None);
         batch.check_ids(self.config.vocab)?;
-        self.parts.embeddings(ids)
+        self.weight_cache.embeddings(ids)
     }
 
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
     fn prepare_step_data(&self, runs: &[RunPlacement<'_>], blocks: &Blocks) -> Result<StepData> {
         let cos_sin = self.rotaries.map_used(|rotary| {
             let (table, rows) = rotary.decoding_rows(runs);
-            rope::tensors(&table, &rows, &self.device)
+            rope::cos_sin_tensors(&table, &rows, &self.device)
         })?;
         Ok(StepData {
             cos_sin,

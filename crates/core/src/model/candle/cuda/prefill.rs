@@ -38,16 +38,16 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
 }
 
 /// Rows that each row of a piece attends to. They are equal in all layers, except for sliding windows.
-pub(in crate::model::candle) struct PieceSight {
+pub(in crate::model::candle) struct AttendedRanges {
     /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
     rows: usize,
 }
 
-impl PieceSight {
-    /// Builds the attention-range table for the query rows `rows` of a prefill chunk. `seen[i]` contains the key ranges
-    /// that row `i` attends to: the shared prefix, and its own sequence up to and including itself. Returns `None` for
-    /// devices and head widths that the kernels do not support.
+impl AttendedRanges {
+    /// Builds the table for a piece that consists of the batch rows `rows`. `seen[i]` contains the rows that batch row
+    /// `i` attends to: its prefix, and its segment up to and including itself. Returns `None` for devices and head
+    /// widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
@@ -77,16 +77,16 @@ impl PieceSight {
 /// `operands`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn prefill(
     operands: [&Tensor; 3],
-    sight: &PieceSight,
+    attended: &AttendedRanges,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
-    let operation = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
+    let operation = Prefill { attended, window: window.unwrap_or(usize::MAX), scores };
     apply_ternary(operation, operands)
 }
 
 struct Prefill<'a> {
-    sight: &'a PieceSight,
+    attended: &'a AttendedRanges,
     window: usize,
     scores: Scores,
 }
@@ -97,8 +97,8 @@ impl TernaryOp for Prefill<'_> {
     fn run<T: Number>(&self, [queries, keys, values]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
-        if rows != self.sight.rows {
-            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
+        if rows != self.attended.rows {
+            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.attended.rows)));
         }
         let out = queries.allocate::<T>(queries.count())?;
         // In half precision, a warp processes 16 queries, which is the tile height of tensor cores.
@@ -110,7 +110,7 @@ impl TernaryOp for Prefill<'_> {
             &queries.view::<T>()?,
             &keys.view::<T>()?,
             &values.view::<T>()?,
-            &self.sight.table,
+            &self.attended.table,
             &out,
             &(rows as u32),
             &(heads as u32),
