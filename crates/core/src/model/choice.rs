@@ -62,7 +62,7 @@ impl EngineRequest {
             None if device == DeviceName::Cpu => ComputeType::F32,
             None => FloatType::stored_in(folder)?.into(),
         };
-        let own_products = match (device, dtype) {
+        let cpu_products = match (device, dtype) {
             (DeviceName::Cpu, ComputeType::F32) => Some(Products::F32),
             (DeviceName::Cpu, ComputeType::Bf16) => {
                 Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::detect)))
@@ -71,7 +71,7 @@ impl EngineRequest {
             (DeviceName::Cpu, ComputeType::Bf16x6) => Some(Products::Bf16x6),
             _ => None,
         };
-        match (self.engine, own_products) {
+        match (self.engine, cpu_products) {
             (None | Some(EngineName::Cpu), Some(products)) => {
                 self.check_kernels(products)?;
                 Ok(EngineChoice::Cpu(products))
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn builtin_engine_is_default_for_f32_and_bf16() {
+    fn cpu_engine_is_default_for_f32_and_bf16() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         for ((engine, device, dtype), expected) in [
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),

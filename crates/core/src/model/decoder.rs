@@ -144,7 +144,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
-    /// absorb it. Also fails if the weights are loaded on demand or in bf16.
+    /// absorb it. Also fails if the weights are loaded on demand, or the matrix products are not f32.
     pub fn folded(&self, sublayer: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.weight_cache.layer(&self.config, layer)?.layer()?.clone();
         if !operator.is_linear() {
@@ -159,7 +159,9 @@ impl Decoder {
         }
         let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
             let LayerMatrix::F32(matrix) = matrix else {
-                return Err(Error::job("bf16 weights are read-only").at(format!("layer {layer}, {sublayer:?}")));
+                return Err(
+                    Error::job("only f32 weights can absorb an operator").at(format!("layer {layer}, {sublayer:?}"))
+                );
             };
             let columns = matrix.outer();
             let product = operator.apply(&matrix.to_rows())?;

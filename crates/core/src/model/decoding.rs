@@ -181,7 +181,7 @@ pub(super) struct TrieDecoding<'a, M: CachedModel> {
 
 /// Runs that share steps, together with the data required by these steps.
 struct RunGroup<'r, S> {
-    placed: Vec<RunPlacement<'r>>,
+    placements: Vec<RunPlacement<'r>>,
     /// Index of each run in the arguments of [`Decoding::run`].
     runs: Vec<usize>,
     step_data: S,
@@ -251,10 +251,10 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
             let depth = from.depth + 1;
-            let passing = from.group.placed.iter().zip(&from.group.runs).filter(|(placed_run, _)| {
-                placed_run.run.programs.iter().any(|program| self.trie.path(*program).get(depth) == Some(&node))
+            let passing = from.group.placements.iter().zip(&from.group.runs).filter(|(placed, _)| {
+                placed.run.programs.iter().any(|program| self.trie.path(*program).get(depth) == Some(&node))
             });
-            let (placed, members): (Vec<&RunPlacement<'_>>, Vec<usize>) = passing.unzip();
+            let (placements, members): (Vec<&RunPlacement<'_>>, Vec<usize>) = passing.unzip();
             if members.is_empty() {
                 continue;
             }
@@ -262,7 +262,7 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
                 ready.push(PendingStep { node, depth, group: Rc::clone(&from.group), x: from.x.clone() });
                 continue;
             }
-            let rows = placed.iter().flat_map(|placed| placed.rows.clone()).map(|row| row as u32).collect();
+            let rows = placements.iter().flat_map(|placed| placed.rows.clone()).map(|row| row as u32).collect();
             let x = select_rows(&from.x, rows)?;
             ready.push(PendingStep { node, depth, group: self.build_run_group(runs, members)?, x });
         }
@@ -275,15 +275,15 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
         members: Vec<usize>,
     ) -> Result<Rc<RunGroup<'r, M::StepData>>> {
         let mut start = 0;
-        let placed = members.iter().map(|&member| {
+        let placements = members.iter().map(|&member| {
             let run = &runs[member];
             let rows = start..start + run.ids.len();
             start = rows.end;
             RunPlacement { rows, first: self.cached_tokens(run), run }
         });
-        let placed: Vec<RunPlacement<'_>> = placed.collect();
-        let step_data = self.model.prepare_step_data(&placed, &self.blocks)?;
-        Ok(Rc::new(RunGroup { placed, runs: members, step_data }))
+        let placements: Vec<RunPlacement<'_>> = placements.collect();
+        let step_data = self.model.prepare_step_data(&placements, &self.blocks)?;
+        Ok(Rc::new(RunGroup { placements, runs: members, step_data }))
     }
 
     /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded only once.
@@ -335,9 +335,9 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
         drop(root);
         while let Some(mut current) = self.take_next(&mut ready) {
             let step = self.trie.step(current.node);
-            let placed = &current.group.placed;
+            let placements = &current.group.placements;
             if *step == Step::Head {
-                let last_rows: Vec<u32> = placed.iter().map(|placed| placed.rows.end as u32 - 1).collect();
+                let last_rows: Vec<u32> = placements.iter().map(|placed| placed.rows.end as u32 - 1).collect();
                 let is_all_rows = current.x.dim(0)? == last_rows.len();
                 let head_outputs =
                     head(self.model, &if is_all_rows { current.x } else { select_rows(&current.x, last_rows)? })?;
@@ -355,7 +355,7 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
             current.x = self.model.step(
                 step,
                 &current.x,
-                &CacheView { runs: placed, step_data, blocks, node: current.node },
+                &CacheView { runs: placements, step_data, blocks, node: current.node },
             )?;
             self.push_children(&current, runs, &mut ready)?;
         }

@@ -380,7 +380,7 @@ impl HostRows {
     }
 }
 
-/// Does not copy the rows if the tensor is already f32 in host memory.
+/// Does not copy the rows of a contiguous f32 tensor in host memory.
 impl ResidualStream for Tensor {
     fn rows(&self) -> Result<HostRows> {
         Ok(HostRows(self.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?))

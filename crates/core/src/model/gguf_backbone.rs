@@ -216,9 +216,9 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
     read_config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// Computes the `llama3` divisors for `half` frequencies, as in llama.cpp's converter (`conversion/llama.py`) and
-/// transformers. The array contains the scaling factor, the low and high frequency factors, and the original context
-/// length.
+/// Computes the divisors by which the rope type `llama3` scales the frequencies of `half` channel pairs, as in
+/// llama.cpp's converter (`conversion/llama.py`) and transformers. The array contains the scaling factor, the low and
+/// high frequency factors, and the original context length.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);

@@ -40,7 +40,7 @@ impl KernelFamily {
             status => Err(Error::missing("this machine cannot run the kernel family `amx`")
                 .expected("a processor with AMX-BF16, enabled for this process")
                 .found(status)
-                .hint(format!("use {alternative} (results differ in the last digits and have different keys)"))),
+                .hint(format!("use {alternative} (results differ in the last digits and are cached separately)"))),
         }
     }
 }

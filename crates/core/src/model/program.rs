@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_replace_both_sublayers_of_a_layer() {
+    fn operators_replace_both_sublayers_of_a_layer() {
         use Sublayer::{Attention, Mlp};
         let [first, second] = [1.0, 2.0].map(|d| Operator::diagonal(vec![d]).unwrap());
         let sublayers = [((1, Attention), first.clone()), ((1, Mlp), second.clone())].into();

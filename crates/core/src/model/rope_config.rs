@@ -159,19 +159,18 @@ fn parse_by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Opti
             .expected(expected)
             .found(flat.map.keys().cloned().collect::<Vec<_>>().join(", ")));
     }
-    let rope_of_kind =
+    let parse_layer_type =
         |kind: &'static str, outer: &'static str, default: f64, old: Option<Entries<'_>>| -> Result<Rope> {
-            let own_entries = new.as_ref().map_or(Ok(None), |entries_of_section| entries_of_section.map_at(kind))?;
-            let inner = own_entries.or(old);
-            let theta = inner
-                .as_ref()
-                .map_or(Ok(None), |entries_of_section| entries_of_section.optional_number("rope_theta", THETA_RANGE))?;
+            let layer_type_entries = new.as_ref().map_or(Ok(None), |section| section.map_at(kind))?;
+            let inner = layer_type_entries.or(old);
+            let theta =
+                inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETA_RANGE))?;
             let theta = theta.or(entries.optional_number(outer, THETA_RANGE)?).unwrap_or(default);
             let scaling = inner.map_or(Ok(None), |inner| parse_scaling(&inner, entries, false, head_dim))?;
             Ok(Rope { theta, scaling })
         };
-    let full = rope_of_kind("full_attention", "rope_theta", 1e6, old)?;
-    Ok((full, Some(rope_of_kind("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
+    let full = parse_layer_type("full_attention", "rope_theta", 1e6, old)?;
+    Ok((full, Some(parse_layer_type("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
 /// Returns the sections `rope_scaling`, unless it is empty, and `rope_parameters`, which replaces it in newer configs.

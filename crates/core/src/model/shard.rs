@@ -121,7 +121,7 @@ fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
 fn damaged_file_error(found: String, path: &Path) -> Error {
     Error::bad_input("a weight file is truncated or damaged")
         .at(path.display())
-        .expected("a safetensors file as long as its header specifies")
+        .expected("a valid safetensors header, followed by exactly the bytes that it describes")
         .found(found)
         .hint("download the file again")
 }

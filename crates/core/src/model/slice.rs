@@ -15,9 +15,12 @@ pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '
     let is_f32 = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_)));
     match layout.contiguous_offsets() {
         Some((start, end)) if is_f32 => Ok(Elements { storage, start, end }),
-        _ => Err(Error::job("a kernel received an unsupported tensor")
-            .expected("contiguous F32 on the CPU")
-            .found(format!("{:?} on {:?}", tensor.dtype(), tensor.device()))),
+        _ => {
+            let order = if tensor.is_contiguous() { "contiguous" } else { "non-contiguous" };
+            Err(Error::job("a kernel received an unsupported tensor")
+                .expected("contiguous F32 on the CPU")
+                .found(format!("{order} {:?} on {:?}", tensor.dtype(), tensor.device())))
+        }
     }
 }
 

@@ -121,9 +121,9 @@ impl StoredTensor<'_> {
 
     /// Reads values starting at element `first`, using all threads.
     fn read_into(&self, first: usize, values: &mut [f32]) -> Result<()> {
-        let each = READ_BYTES / self.float.bytes_per_value();
-        let blocks = values.par_chunks_mut(each).enumerate();
-        first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
+        let block_values = READ_BYTES / self.float.bytes_per_value();
+        let blocks = values.par_chunks_mut(block_values).enumerate();
+        first_error(blocks.map(|(block, values)| self.convert(first + block * block_values, values)))
     }
 
     /// Reads and concatenates the given rows. Panics if a row does not exist.
@@ -158,13 +158,13 @@ impl StoredTensor<'_> {
                 simd::in_widest!({
                     for (index, tile) in bytes.chunks(TILE_ROWS * stride).enumerate() {
                         let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
-                        let high = tile.len() / stride;
+                        let tile_rows = tile.len() / stride;
                         for (row, numbers) in tile.chunks_exact(stride).zip(&mut numbers) {
                             float.convert(&row[column * width..][..columns * width], &mut numbers[..columns]);
                         }
                         let start = first + top + index * TILE_ROWS;
                         for (j, line) in lines.chunks_exact_mut(total).enumerate() {
-                            let line = &mut line[start..start + high];
+                            let line = &mut line[start..start + tile_rows];
                             line.iter_mut().zip(&numbers).for_each(|(v, row)| *v = row[j]);
                         }
                     }

@@ -36,7 +36,7 @@ pub trait Model {
     }
 }
 
-/// Observer that is notified of every executed step, such as the calibration pass or a timer.
+/// Observer of every executed step, for example to accumulate calibration statistics or to measure times.
 pub trait Observer<S: ?Sized> {
     /// Called after a step with its output state, or with `None` after the head.
     fn after_step(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
@@ -81,7 +81,10 @@ pub struct Cost {
 }
 
 impl Trie {
-    /// Builds the trie. Every program must begin with `Embed`. Equal prefixes share their nodes.
+    /// Builds the trie. Equal prefixes of programs share their nodes.
+    ///
+    /// # Panics
+    /// Panics if a program does not begin with `Embed`.
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode {
             step: Step::Embed,
@@ -98,7 +101,8 @@ impl Trie {
             let mut path = vec![0];
             for step in &program.0[1..] {
                 let parent = path[path.len() - 1];
-                let node = *node_by_identity.entry((parent, step.identity())).or_insert_with(|| trie.add(parent, step));
+                let node =
+                    *node_by_identity.entry((parent, step.identity())).or_insert_with(|| trie.add_node(parent, step));
                 path.push(node);
             }
             for &node in &path {
@@ -147,7 +151,7 @@ impl Trie {
         self.reference.as_ref()?.last().copied()
     }
 
-    fn add(&mut self, parent: usize, step: &Step) -> usize {
+    fn add_node(&mut self, parent: usize, step: &Step) -> usize {
         let node = self.nodes.len();
         self.nodes.push(TrieNode {
             step: step.clone(),

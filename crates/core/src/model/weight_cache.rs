@@ -143,7 +143,7 @@ impl WeightCache {
         }
     }
 
-    /// Returns the embeddings of the given ids, concatenated. The ids must be in the vocabulary.
+    /// Returns the embeddings of the given ids, concatenated. Panics if an id is outside the vocabulary.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
         let mut rows = match &self.storage {

@@ -174,10 +174,13 @@ impl Weights {
         self.locate(name, shape)?.read_blocks(max_values, each)
     }
 
-    /// Reads rows of a matrix as f32, and concatenates them. `rows` must be in bounds.
+    /// Reads rows of a matrix as f32, and concatenates them.
     ///
     /// # Errors
     /// Fails like [`Self::take`]. Only the rows read are checked for non-finite values.
+    ///
+    /// # Panics
+    /// Panics if a row is out of bounds.
     pub fn rows(&self, name: &str, shape: [usize; 2], rows: &[u32]) -> Result<Vec<f32>> {
         self.locate(name, &shape)?.rows(rows)
     }

@@ -109,7 +109,7 @@ fn apply_to_copy(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])
     Ok(x.apply_op2_no_bwd(other, &InplaceUpdate(change))?)
 }
 
-/// Custom op that updates its first tensor from the values of the second.
+/// Custom op that updates its first tensor, or a copy of it, from the values of the second.
 struct InplaceUpdate<F>(F);
 
 impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for InplaceUpdate<F> {
