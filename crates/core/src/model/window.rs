@@ -286,34 +286,47 @@ mod tests {
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),
-            ("olmo2", json!({"layer_types": layer_kinds("sliding_attention")}), "layer_types"),
+            ("olmo2", json!({"layer_types": types_starting_with("sliding_attention")}), "layer_types"),
             ("olmo2", json!({"layer_types": ["full_attention"]}), "layer_types"),
             ("mistral", json!({"sliding_window": 0}), "sliding_window"),
             ("mistral", json!({"sliding_window": "wide"}), "sliding_window"),
             ("mistral", json!({"sliding_window": 8, "use_sliding_window": false}), "use_sliding_window"),
-            ("mistral", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
             (
                 "mistral",
-                json!({"sliding_window": null, "layer_types": layer_kinds("sliding_attention")}),
+                json!({"sliding_window": 8, "layer_types": types_starting_with("sliding_attention")}),
                 "layer_types",
             ),
-            ("qwen2", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
+            (
+                "mistral",
+                json!({"sliding_window": null, "layer_types": types_starting_with("sliding_attention")}),
+                "layer_types",
+            ),
             (
                 "qwen2",
-                json!({"use_sliding_window": true, "layer_types": layer_kinds("chunked_attention")}),
+                json!({"sliding_window": 8, "layer_types": types_starting_with("sliding_attention")}),
+                "layer_types",
+            ),
+            (
+                "qwen2",
+                json!({"use_sliding_window": true, "layer_types": types_starting_with("chunked_attention")}),
                 "chunked_attention",
             ),
             ("qwen2", json!({"use_sliding_window": "yes"}), "use_sliding_window"),
             ("qwen2", json!({"use_sliding_window": true, "max_window_layers": -1}), "max_window_layers"),
             ("gemma2", json!({"sliding_window": null}), "sliding_window"),
-            ("smollm3", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
+            (
+                "smollm3",
+                json!({"sliding_window": 8, "layer_types": types_starting_with("sliding_attention")}),
+                "layer_types",
+            ),
         ] {
             let text = windows(model_type, &entries).unwrap_err().to_string();
             assert!(text.contains(key), "{model_type} {entries}: {text}");
         }
     }
 
-    fn layer_kinds(layer_type: &str) -> Value {
+    /// Returns `layer_types` for three layers, of which only the first has the given type.
+    fn types_starting_with(layer_type: &str) -> Value {
         json!([layer_type, "full_attention", "full_attention"])
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
+
 /// A test engine with its own stream type. Attention adds 1 to every channel, an MLP adds 10, and the head returns the
 /// first channel as the loss. The initial stream consists of the token ids.
 pub(crate) struct AddingEngine {
