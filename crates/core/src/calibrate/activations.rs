@@ -53,14 +53,16 @@ pub struct ActivationShape {
 impl ActivationShape {
     /// Returns the number of rows in each shard except the last.
     pub fn shard_rows(self) -> usize {
-        let sequence = self.length * self.channels * size_of::<f32>();
-        (SHARD_BYTES / sequence.max(1)).clamp(1, self.sequences.max(1)) * self.length
+        let sequence_bytes = self.length * self.channels * size_of::<f32>();
+        (SHARD_BYTES / sequence_bytes.max(1)).clamp(1, self.sequences.max(1)) * self.length
     }
 
+    /// Returns the total number of rows, one for each token.
     pub fn rows(self) -> usize {
         self.sequences * self.length
     }
 
+    /// Returns the range of sequences in each shard.
     pub fn shards(self) -> impl Iterator<Item = Range<usize>> {
         let step = (self.shard_rows() / self.length.max(1)).max(1);
         (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
@@ -158,7 +160,7 @@ impl Activations {
                 return Err(Error::job("stored activations have an unexpected size")
                     .at(site)
                     .expected(format!("{} bytes", shape.bytes()))
-                    .found(bytes));
+                    .found(format!("{bytes} bytes")));
             }
         }
         Ok(Self { shape, sites })
@@ -190,14 +192,17 @@ impl Activations {
     /// # Errors
     /// Fails if the hook point was not captured or the range is not within one shard.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
-        let shards = self.sites.get(&site).ok_or_else(|| Error::job("missing activations of a hook point").at(site))?;
+        let shards = self
+            .sites
+            .get(&site)
+            .ok_or_else(|| Error::job("the activations at this hook point were not captured").at(site))?;
         let shard_rows = self.shape.shard_rows();
         let channels = self.shape.channels;
         let shard = rows.start / shard_rows;
-        let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
+        let value_range = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
         let values = shards.get(shard).map_or(&[][..], Shard::values);
-        values.get(within).ok_or_else(|| {
-            Error::job("the requested activations span several shards")
+        values.get(value_range).ok_or_else(|| {
+            Error::job("the requested rows are not within one shard of the activations")
                 .at(site)
                 .found(format!("rows {rows:?} of {}", self.shape.rows()))
         })
@@ -213,16 +218,16 @@ mod tests {
         // A sequence takes 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let requested = HookPoint::Stream(2);
-        let left = HookPoint::Middle(1);
+        let ignored = HookPoint::Middle(1);
         let mut spool = InMemory::new([requested]);
         for first in (0..shape.rows()).step_by(48) {
             let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| sample_value(r, c))).collect();
             spool.push(requested, &block).unwrap();
-            spool.push(left, &block[..10]).unwrap();
+            spool.push(ignored, &block[..10]).unwrap();
         }
         let activations = spool.finish(shape).unwrap();
         assert_eq!(activations.sites[&requested].len(), 3);
-        assert!(!activations.has(left));
+        assert!(!activations.has(ignored));
         let blocks: Vec<_> = activations.blocks(5..shape.rows() - 3, 50).collect();
         assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (5, shape.rows() - 3));
         for pair in blocks.windows(2) {

@@ -1,4 +1,4 @@
-//! Calibration pass, which compares residual streams and spools them.
+//! Calibration pass, which compares residual streams with each other and spools their rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ pub struct WindowSubset<'a> {
     pub spool: &'a mut dyn Spool,
 }
 
-/// Runs the dense backbone once over the windows of all `pieces`, and returns the similarities of each. `progress`
+/// Runs the dense backbone once over the windows of all `subsets`, and returns the similarities of each. `progress`
 /// receives the token count of each batch and may stop the pass by returning an error.
 ///
 /// # Errors
@@ -59,12 +59,12 @@ pub struct WindowSubset<'a> {
 /// space, or `progress` fails.
 pub fn run(
     engine: &dyn Engine,
-    pieces: &mut [WindowSubset<'_>],
+    subsets: &mut [WindowSubset<'_>],
     batch_tokens: usize,
     request: &PassRequest,
     progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Similarities>> {
-    run_program(engine, &request.program(engine.config().layers), pieces, batch_tokens, request, progress)
+    run_program(engine, &request.program(engine.config().layers), subsets, batch_tokens, request, progress)
 }
 
 /// Runs the calibration pass with any program, such as a pruned one. A site is measured only if the program contains a
@@ -75,37 +75,37 @@ pub fn run(
 pub fn run_program(
     engine: &dyn Engine,
     program: &Program,
-    pieces: &mut [WindowSubset<'_>],
+    subsets: &mut [WindowSubset<'_>],
     batch_tokens: usize,
     request: &PassRequest,
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Similarities>> {
     let trie = Trie::new(std::slice::from_ref(program));
-    let sites = sites(program, &trie, request);
+    let sites = map_nodes_to_sites(program, &trie, request);
     let batches: Vec<(BatchOrigin, Batch)> =
-        pieces.iter().enumerate().flat_map(|(index, piece)| piece.batches(index, batch_tokens)).collect();
-    let mut similarities: Vec<Similarities> = pieces.iter().map(|_| Similarities::new(&request.pairs)).collect();
-    let mut left = batches.as_slice();
-    while !left.is_empty() {
+        subsets.iter().enumerate().flat_map(|(index, subset)| subset.batches(index, batch_tokens)).collect();
+    let mut similarities: Vec<Similarities> = subsets.iter().map(|_| Similarities::new(&request.pairs)).collect();
+    let mut remaining = batches.as_slice();
+    while !remaining.is_empty() {
         let max_tokens = engine.pass_tokens(request.streams());
-        let (now, later) =
-            left.split_at(count_fitting_pieces(left.iter().map(|(_, batch)| batch.tokens()), max_tokens));
-        let (origins, now): (Vec<BatchOrigin>, Vec<Batch>) = now.iter().cloned().unzip();
+        let (group, rest) =
+            remaining.split_at(count_fitting_pieces(remaining.iter().map(|(_, batch)| batch.tokens()), max_tokens));
+        let (origins, group): (Vec<BatchOrigin>, Vec<Batch>) = group.iter().cloned().unzip();
         let mut collector = StreamCollector {
             sites: &sites,
             channels: engine.config().hidden,
-            batches: &now,
+            batches: &group,
             origins: &origins,
-            held: vec![BTreeMap::new(); now.len()],
+            kept_streams: vec![BTreeMap::new(); group.len()],
             similarities: &mut similarities,
-            pieces,
+            subsets,
         };
-        engine.observe(&trie, &now, &mut collector)?;
-        for (origin, batch) in origins.iter().zip(&now) {
-            similarities[origin.piece].count(batch.segments.len());
+        engine.observe(&trie, &group, &mut collector)?;
+        for (origin, batch) in origins.iter().zip(&group) {
+            similarities[origin.subset].add_sequences(batch.segments.len());
             progress(batch.tokens())?;
         }
-        left = later;
+        remaining = rest;
     }
     Ok(similarities)
 }
@@ -113,20 +113,20 @@ pub fn run_program(
 /// Subset that a batch belongs to, and the index of the batch's first sequence.
 #[derive(Clone, Copy)]
 struct BatchOrigin {
-    piece: usize,
+    subset: usize,
     first_sequence: usize,
 }
 
 impl WindowSubset<'_> {
     /// Splits the windows into batches of at most `max_tokens` tokens. Each batch has at least one window.
-    fn batches(&self, piece: usize, max_tokens: usize) -> Vec<(BatchOrigin, Batch)> {
-        let each = (max_tokens / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
+    fn batches(&self, subset: usize, max_tokens: usize) -> Vec<(BatchOrigin, Batch)> {
+        let windows_per_batch = (max_tokens / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         self.windows
-            .chunks(each)
+            .chunks(windows_per_batch)
             .enumerate()
             .map(|(index, windows)| {
-                let first_sequence = self.first_sequence + index * each;
-                (BatchOrigin { piece, first_sequence }, Batch::windows(windows.iter().copied()))
+                let first_sequence = self.first_sequence + index * windows_per_batch;
+                (BatchOrigin { subset, first_sequence }, Batch::windows(windows.iter().copied()))
             })
             .collect()
     }
@@ -154,7 +154,7 @@ pub fn in_memory(
 /// embedding produces `X_0`, the attention of layer `l` produces `Middle(l)`, and the MLP of layer `l` produces
 /// `X_{l+1}`.
 pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
-    let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
+    let mut sites = BTreeSet::from([(0, HookPoint::Stream(0))]);
     for (index, (sublayer, layer)) in
         program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.sublayer()?)))
     {
@@ -162,14 +162,14 @@ pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
             Sublayer::Attention => (HookPoint::Stream(layer), HookPoint::Middle(layer)),
             Sublayer::Mlp => (HookPoint::Middle(layer), HookPoint::Stream(layer + 1)),
         };
-        places.extend([(index - 1, input), (index, output)]);
+        sites.extend([(index - 1, input), (index, output)]);
     }
-    places
+    sites
 }
 
 /// Maps each trie node to the sites whose streams it produces, in stream order. Includes every layer boundary, and the
 /// middle sites that are spooled or compared.
-fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
+fn map_nodes_to_sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
     let mut sites: BTreeMap<usize, Vec<HookPoint>> = BTreeMap::new();
     for (index, site) in computed_sites(program) {
@@ -187,9 +187,9 @@ struct StreamCollector<'a, 'p> {
     batches: &'a [Batch],
     origins: &'a [BatchOrigin],
     /// Streams of each batch that are kept for comparison with later streams.
-    held: Vec<BTreeMap<HookPoint, HostRows>>,
+    kept_streams: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
-    pieces: &'a mut [WindowSubset<'p>],
+    subsets: &'a mut [WindowSubset<'p>],
 }
 
 impl BatchObserver for StreamCollector<'_, '_> {
@@ -202,29 +202,29 @@ impl BatchObserver for StreamCollector<'_, '_> {
 impl StreamCollector<'_, '_> {
     /// Checks, compares and spools the stream at one site.
     fn visit(&mut self, batch: usize, site: HookPoint, stream: &dyn ResidualStream) -> Result<()> {
-        let BatchOrigin { piece, first_sequence } = self.origins[batch];
-        let spool = &mut self.pieces[piece].spool;
-        let similarities = &mut self.similarities[piece];
-        let held = &mut self.held[batch];
+        let BatchOrigin { subset, first_sequence } = self.origins[batch];
+        let spool = &mut self.subsets[subset].spool;
+        let similarities = &mut self.similarities[subset];
+        let kept_streams = &mut self.kept_streams[batch];
         let batch = &self.batches[batch];
-        held.insert(site, stream.rows()?);
+        kept_streams.insert(site, stream.rows()?);
         let pairs = similarities.ending_at(site);
         let streams =
-            held.iter().map(|(&site, rows)| Ok((site, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
+            kept_streams.iter().map(|(&site, rows)| Ok((site, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
         let rows = &streams[&site];
         if let HookPoint::Stream(boundary) = site {
-            refuse_non_finite(rows, boundary, self.channels, batch, first_sequence)?;
+            check_finite(rows, boundary, self.channels, batch, first_sequence)?;
         }
         similarities.add(&pairs, self.channels, &batch.segments, |site| &streams[&site]);
         spool.push(site, rows)?;
         drop(streams);
-        held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > site.position()));
+        kept_streams.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > site.position()));
         Ok(())
     }
 }
 
-fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch, first: usize) -> Result<()> {
-    let Some(index) = first_not_finite(stream) else { return Ok(()) };
+fn check_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch, first: usize) -> Result<()> {
+    let Some(index) = first_non_finite(stream) else { return Ok(()) };
     let row = index / channels;
     let segment = batch.segments.iter().position(|rows| rows.contains(&row)).unwrap_or(0);
     Err(Error::job("an activation is not a finite number")
@@ -235,22 +235,24 @@ fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &B
             row - batch.segments[segment].start,
             index % channels
         ))
-        .hint("check the weights, or use a float type with a larger range: the backbone overflows on this text"))
+        .hint("check the weights, or use --dtype bf16 or f32, because f16 may overflow"))
 }
 
 /// Returns the index of the first NaN or infinity.
-fn first_not_finite(numbers: &[f32]) -> Option<usize> {
-    const BLOCK: usize = 1 << 14;
-    let block = numbers.par_chunks(BLOCK).position_first(has_not_finite)?;
-    let within = numbers[block * BLOCK..].iter().position(|number| !number.is_finite())?;
-    Some(block * BLOCK + within)
+fn first_non_finite(numbers: &[f32]) -> Option<usize> {
+    const BLOCK_VALUES: usize = 1 << 14;
+    let block = numbers.par_chunks(BLOCK_VALUES).position_first(has_non_finite)?;
+    let within = numbers[block * BLOCK_VALUES..].iter().position(|number| !number.is_finite())?;
+    Some(block * BLOCK_VALUES + within)
 }
 
 /// Returns whether any value is NaN or infinite, that is, has an exponent of all ones.
-fn has_not_finite(numbers: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
+fn has_non_finite(numbers: &[f32]) -> bool {
+    const EXPONENT_MASK: u32 = 0x7f80_0000;
     // No early exit, so that the loop vectorizes.
-    simd::in_widest!(numbers.iter().fold(false, |any, number| any | (number.to_bits() & EXPONENT == EXPONENT)))
+    simd::in_widest!(
+        numbers.iter().fold(false, |any, number| any | (number.to_bits() & EXPONENT_MASK == EXPONENT_MASK))
+    )
 }
 
 #[cfg(test)]
@@ -273,18 +275,22 @@ mod tests {
                 assert_eq!(rows, expected, "{site}");
             }
         }
-        assert_eq!(engine.copied(), 3, "expected copies of streams 0 and 1 and of one middle");
+        assert_eq!(
+            engine.copied(),
+            3,
+            "expected copies of the streams that enter layers 0 and 1, and of one stream between sublayers"
+        );
     }
 
     #[test]
     fn first_nonfinite_value_is_found_in_any_block() {
         let mut numbers = vec![f32::MAX; 40_000];
-        assert_eq!(first_not_finite(&numbers), None);
+        assert_eq!(first_non_finite(&numbers), None);
         for (index, number) in
             [(39_999, f32::NAN), (16_384, f32::NEG_INFINITY), (16_383, f32::INFINITY), (0, -f32::NAN)]
         {
             numbers[index] = number;
-            assert_eq!(first_not_finite(&numbers), Some(index));
+            assert_eq!(first_non_finite(&numbers), Some(index));
         }
     }
 }

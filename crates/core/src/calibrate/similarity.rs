@@ -28,7 +28,8 @@ pub enum SimilarityAxis {
     Mlp,
 }
 
-/// Mean similarity of `X_from` and `X_to`, requested by a criterion.
+/// Residual streams whose mean similarity a criterion requests: `X_from` and `X_to`, or the streams before and after a
+/// sublayer of layer `from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
     pub axis: SimilarityAxis,
@@ -107,9 +108,9 @@ impl Similarities {
                     let x = &x[range.clone()];
                     let y = &y[range];
                     match pair.axis {
-                        SimilarityAxis::ChannelSeries => channel_series(x, y, channels),
+                        SimilarityAxis::ChannelSeries => mean_channel_cosine(x, y, channels),
                         SimilarityAxis::Token | SimilarityAxis::Attention | SimilarityAxis::Mlp => {
-                            token(x, y, channels)
+                            mean_token_cosine(x, y, channels)
                         }
                         SimilarityAxis::LastTokenAngle => last_token_angle(x, y, channels),
                     }
@@ -122,7 +123,7 @@ impl Similarities {
         }
     }
 
-    pub(super) fn count(&mut self, sequences: usize) {
+    pub(super) fn add_sequences(&mut self, sequences: usize) {
         self.sequences += sequences;
     }
 
@@ -140,11 +141,11 @@ impl Similarities {
     }
 }
 
-fn cosine(dot: f64, x: f64, y: f64) -> f64 {
-    dot / (x.sqrt().max(MIN_NORM) * y.sqrt().max(MIN_NORM))
+fn cosine(dot: f64, x_square: f64, y_square: f64) -> f64 {
+    dot / (x_square.sqrt().max(MIN_NORM) * y_square.sqrt().max(MIN_NORM))
 }
 
-fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
+fn mean_channel_cosine(x: &[f32], y: &[f32], channels: usize) -> f64 {
     let mut dots = vec![0.0f64; channels];
     let mut xs = vec![0.0f64; channels];
     let mut ys = vec![0.0f64; channels];
@@ -165,11 +166,11 @@ fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
 }
 
 fn last_token_angle(x: &[f32], y: &[f32], channels: usize) -> f64 {
-    let cosine = token(&x[x.len() - channels..], &y[y.len() - channels..], channels);
+    let cosine = mean_token_cosine(&x[x.len() - channels..], &y[y.len() - channels..], channels);
     cosine.clamp(-1.0, 1.0).acos() / std::f64::consts::PI
 }
 
-fn token(x: &[f32], y: &[f32], channels: usize) -> f64 {
+fn mean_token_cosine(x: &[f32], y: &[f32], channels: usize) -> f64 {
     let rows = x.len() / channels;
     x.chunks_exact(channels).zip(y.chunks_exact(channels)).map(row_cosine).sum::<f64>() / rows as f64
 }
@@ -198,8 +199,8 @@ mod tests {
         // The cosines by channel are 1 for (1, 0) and (1, 0), and 1/√2 for (0, 1) and (1, 1). The cosines by token are
         // 1/√2 for (1, 0) and (1, 1), and 1 for (0, 1) and (0, 1).
         let expected = (1.0 + 0.5f64.sqrt()) / 2.0;
-        assert!((channel_series(&x, &y, 2) - expected).abs() < 1e-12);
-        assert!((token(&x, &y, 2) - expected).abs() < 1e-12);
+        assert!((mean_channel_cosine(&x, &y, 2) - expected).abs() < 1e-12);
+        assert!((mean_token_cosine(&x, &y, 2) - expected).abs() < 1e-12);
     }
 
     #[test]
@@ -211,6 +212,6 @@ mod tests {
 
     #[test]
     fn all_zero_channel_has_cosine_zero() {
-        assert_eq!(channel_series(&[0.0, 1.0], &[0.0, 1.0], 2), 0.5);
+        assert_eq!(mean_channel_cosine(&[0.0, 1.0], &[0.0, 1.0], 2), 0.5);
     }
 }

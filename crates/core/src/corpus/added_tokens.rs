@@ -17,7 +17,7 @@ pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 /// Key for added tokens in `tokenizer_config.json`. If it is present, the two older files are ignored.
-const DECODER: &str = "added_tokens_decoder";
+const ADDED_TOKENS_DECODER: &str = "added_tokens_decoder";
 /// Keys that assign a role to a token.
 const TOKEN_ROLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -60,9 +60,9 @@ fn has_flag(token: &Value, key: &str) -> bool {
     token[key].as_bool().unwrap_or(false)
 }
 
-/// Entry `added_tokens` of a `tokenizer.json`. The other entries are not kept.
+/// The `added_tokens` of a `tokenizer.json`. Other entries of the file are ignored.
 #[derive(Deserialize)]
-struct OwnTokens {
+struct TokenizerAddedTokens {
     #[serde(default)]
     added_tokens: Vec<Value>,
 }
@@ -80,13 +80,13 @@ pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
 /// Fails if a file cannot be read or is not JSON.
 pub fn tokenizer_config(file: &Path) -> Result<Value> {
     let mut config = read_json(file)?;
-    if !config[DECODER].is_null() {
+    if !config[ADDED_TOKENS_DECODER].is_null() {
         return Ok(config);
     }
     let Value::Object(roles) = read_json(&file.with_file_name(SPECIAL_TOKENS))? else { return Ok(config) };
     for (key, value) in roles.into_iter().filter(|(key, _)| TOKEN_ROLES.contains(&key.as_str())) {
         // Keep the config's entry if both files name the same token.
-        if text(&config[&key]) != text(&value) {
+        if token_text(&config[&key]) != token_text(&value) {
             if config.is_null() {
                 config = json!({});
             }
@@ -97,7 +97,7 @@ pub fn tokenizer_config(file: &Path) -> Result<Value> {
 }
 
 /// Returns the text of a token, given as a string or a map with `content`.
-fn text(token: &Value) -> Option<&str> {
+fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
@@ -121,7 +121,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     }
     let bytes = regular::read(tokenizer)?;
     // Damaged files are reported when they are loaded.
-    let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
+    let Ok(tokens) = serde_json::from_slice::<TokenizerAddedTokens>(&bytes) else { return Ok(None) };
     let added = tokens_to_add(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
     Ok((!added.is_empty()).then(|| json!(added)))
@@ -131,25 +131,29 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
+pub(super) fn added_token_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     if is_gguf(tokenizer) {
         return Ok(None);
     }
-    let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&regular::read(tokenizer)?) else { return Ok(None) };
+    let Ok(tokens) = serde_json::from_slice::<TokenizerAddedTokens>(&regular::read(tokenizer)?) else {
+        return Ok(None);
+    };
     let found = tokens.added_tokens.iter().find(|token| token["content"] == content);
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
-/// Merges the tokens from neighboring files into the `tokenizer.json` in `bytes`, except those whose id would be `rows`
-/// or higher. Returns the result and the texts of the new tokens.
+/// Merges the tokens from neighboring files into the `tokenizer.json` in `bytes`. Skips tokens whose id would exceed an
+/// embedding with `rows` rows. Returns the merged file and the texts of the new tokens.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
+pub(super) fn merge_companion_tokens(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if files_beside(tokenizer).is_empty() {
         return Ok((bytes, Vec::new()));
     }
-    let Ok(OwnTokens { mut added_tokens }) = serde_json::from_slice(&bytes) else { return Ok((bytes, Vec::new())) };
+    let Ok(TokenizerAddedTokens { mut added_tokens }) = serde_json::from_slice(&bytes) else {
+        return Ok((bytes, Vec::new()));
+    };
     let added = tokens_to_add(&added_tokens, tokenizer)?;
     let Ok(mut file) = serde_json::from_slice::<Value>(&bytes) else { return Ok((bytes, Vec::new())) };
     if added.is_empty() || !file.is_object() {
@@ -189,9 +193,9 @@ fn tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedTo
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
     let extra: Vec<AddedToken> = extra.into_iter().flatten().filter_map(parse_special_token).collect();
-    let roles: Vec<&str> = TOKEN_ROLES.iter().filter_map(|key| text(&config[*key])).collect();
+    let roles: Vec<&str> = TOKEN_ROLES.iter().filter_map(|key| token_text(&config[*key])).collect();
     let mut listed: BTreeMap<u64, AddedToken> = BTreeMap::new();
-    if let Some(decoder) = config[DECODER].as_object() {
+    if let Some(decoder) = config[ADDED_TOKENS_DECODER].as_object() {
         let tokens =
             decoder.iter().filter_map(|(index, token)| Some((index.parse().ok()?, AddedToken::from_map(token)?)));
         listed.extend(tokens);
@@ -242,7 +246,7 @@ mod tests {
         (Tokenizer::load(&path).unwrap(), added_beside(&path).unwrap())
     }
 
-    fn token(content: &str) -> Value {
+    fn special_token_json(content: &str) -> Value {
         json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true})
     }
 
@@ -252,7 +256,7 @@ mod tests {
     fn added_tokens_from_companion_files_encode_to_single_ids() {
         let description = sample::description();
         let text = "a <|end|> b";
-        let decoder = json!({"added_tokens_decoder": {"31": token("<|end|>"), "30": token("<|start|>")}});
+        let decoder = json!({"added_tokens_decoder": {"31": special_token_json("<|end|>"), "30": special_token_json("<|start|>")}});
         let older = json!({"<|end|>": 29, "<|start|>": 28});
         let list = json!({"additional_special_tokens": ["<|start|>", "<|end|>"]});
         for files in [
@@ -263,10 +267,10 @@ mod tests {
         ] {
             let (tokenizer, added) = load_tokenizer(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
-            assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no embedding row");
+            assert_eq!(tokenizer.vocab_size(), 28, "tokens that only neighboring files add need no embedding row");
             assert!(added.is_some(), "{files:?}");
         }
-        let cut = [1, 2, 0, 3];
+        let unknown_token_ids = [1, 2, 0, 3];
         for files in [
             vec![],
             vec![("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
@@ -275,7 +279,11 @@ mod tests {
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {
             let (tokenizer, added) = load_tokenizer(&description, &files);
-            assert_eq!((tokenizer.encode(text).unwrap().as_slice(), added), (&cut[..], None), "{files:?}");
+            assert_eq!(
+                (tokenizer.encode(text).unwrap().as_slice(), added),
+                (&unknown_token_ids[..], None),
+                "{files:?}"
+            );
         }
     }
 
@@ -284,13 +292,13 @@ mod tests {
         let mut description = sample::description();
         description["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}]);
-        let same = json!({"added_tokens_decoder": {"28": token("<|end|>")}});
+        let same = json!({"added_tokens_decoder": {"28": special_token_json("<|end|>")}});
         let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", same)]);
         assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
         // Changed flags apply, and new tokens follow the highest id.
-        let mut strips = token("<|end|>");
+        let mut strips = special_token_json("<|end|>");
         strips["lstrip"] = json!(true);
-        let other = json!({"added_tokens_decoder": {"28": strips, "31": token("<|new|>"), "30": token("z")}});
+        let other = json!({"added_tokens_decoder": {"28": strips, "31": special_token_json("<|new|>"), "30": special_token_json("z")}});
         let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);

@@ -42,7 +42,7 @@ impl PythonRandom {
         loop {
             // CPython uses rejection sampling, so rejected draws also advance the generator, even for a range of one
             // value.
-            let value = self.bits(bits);
+            let value = self.draw_bits(bits);
             if value <= u128::from(last) {
                 return Ok(low + value as u64);
             }
@@ -51,8 +51,8 @@ impl PythonRandom {
 
     /// Implements `random.random()`: returns a number in [0, 1) with 53 random bits.
     pub fn random(&mut self) -> f64 {
-        let high = self.bits(27) as f64;
-        let low = self.bits(26) as f64;
+        let high = self.draw_bits(27) as f64;
+        let low = self.draw_bits(26) as f64;
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
@@ -97,7 +97,7 @@ impl PythonRandom {
 
     /// Implements `random.getrandbits(count)` for 1 to 65 bits. Fills the value with 32-bit words, lowest first, and
     /// uses only the highest bits of the last word.
-    fn bits(&mut self, count: u32) -> u128 {
+    fn draw_bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;
         while filled < count {

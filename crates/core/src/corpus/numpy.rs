@@ -10,7 +10,7 @@ pub(super) struct NumpyRandom {
     state: u128,
     increment: u128,
     /// Buffered upper half of a 64-bit draw whose lower half has already been returned.
-    half: Option<u32>,
+    buffered_half: Option<u32>,
 }
 
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
@@ -18,7 +18,7 @@ const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 impl NumpyRandom {
     pub(super) fn new(seed: u64) -> Self {
         let [a, b, c, d] = SeedSequence::new(seed).words();
-        let mut new = Self { state: 0, increment: join_words(c, d) << 1 | 1, half: None };
+        let mut new = Self { state: 0, increment: join_words(c, d) << 1 | 1, buffered_half: None };
         new.step();
         new.state = new.state.wrapping_add(join_words(a, b));
         new.step();
@@ -37,9 +37,9 @@ impl NumpyRandom {
 
     /// Returns 32 random bits: the lower half of a 64-bit draw, and its upper half on the next call.
     fn next32(&mut self) -> u32 {
-        self.half.take().unwrap_or_else(|| {
+        self.buffered_half.take().unwrap_or_else(|| {
             let both = self.next64();
-            self.half = Some((both >> 32) as u32);
+            self.buffered_half = Some((both >> 32) as u32);
             both as u32
         })
     }
@@ -52,8 +52,8 @@ impl NumpyRandom {
         }
         let mut product = u64::from(self.next32()) * u64::from(count);
         if (product as u32) < count {
-            let refused = count.wrapping_neg() % count;
-            while (product as u32) < refused {
+            let threshold = count.wrapping_neg() % count;
+            while (product as u32) < threshold {
                 product = u64::from(self.next32()) * u64::from(count);
             }
         }
@@ -63,14 +63,14 @@ impl NumpyRandom {
     /// Implements `Generator.shuffle` for a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
-            let other = self.up_to(last as u32) as usize;
+            let other = self.draw_up_to(last as u32) as usize;
             list.swap(last, other);
         }
     }
 
     /// Implements `random_interval`: draws an integer up to `last`. Masks the draw and rejects larger values, whereas
     /// [`draw_below`](Self::draw_below) scales the draw.
-    fn up_to(&mut self, last: u32) -> u32 {
+    fn draw_up_to(&mut self, last: u32) -> u32 {
         let mask = u32::MAX >> last.leading_zeros().min(31);
         loop {
             let value = self.next32() & mask;
@@ -98,11 +98,11 @@ impl Hasher {
     fn hash(&mut self, value: u32) -> u32 {
         let value = value ^ self.constant;
         self.constant = self.constant.wrapping_mul(self.multiplier);
-        folded(value.wrapping_mul(self.constant))
+        xor_high_half(value.wrapping_mul(self.constant))
     }
 }
 
-fn folded(value: u32) -> u32 {
+fn xor_high_half(value: u32) -> u32 {
     value ^ value >> 16
 }
 
@@ -115,7 +115,7 @@ impl SeedSequence {
             for to in (0..pool.len()).filter(|to| *to != from) {
                 let (one, other) =
                     (pool[to].wrapping_mul(0xca01_f9dd), hasher.hash(pool[from]).wrapping_mul(0x4973_f715));
-                pool[to] = folded(one.wrapping_sub(other));
+                pool[to] = xor_high_half(one.wrapping_sub(other));
             }
         }
         Self(pool)

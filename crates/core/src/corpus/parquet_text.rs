@@ -29,30 +29,30 @@ pub(super) fn read_parquet(
             let name = pick(&names).map_err(|error| error.at(path.display()))?;
             Ok(vec![name])
         },
-        |frame, _| texts(frame, path, limit),
+        |frame, _| read_texts(frame, path, limit),
     )
 }
 
-/// Returns the texts in the only column.
-fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
+/// Reads the texts of the table's only column.
+fn read_texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
     let values = frame.select_at_idx(0).ok_or_else(|| input_error("the parquet file has no columns", path))?;
     let name = values.name();
     if *values.dtype() != DataType::String {
-        return Err(input_error(format!("column `{name}` is not text"), path)
+        return Err(input_error(format!("column `{name}` does not contain text"), path)
             .expected("a string in every row")
             .found(values.dtype()));
     }
     let texts = values.str().map_err(|error| parquet_error(path, &error))?;
     let mut rows = Vec::new();
-    let mut held = RowMemory::new(limit, path);
+    let mut memory = RowMemory::new(limit, path);
     for (index, text) in texts.iter().enumerate() {
         let Some(text) = text else {
-            return Err(input_error(format!("column `{name}` is not text"), path)
+            return Err(input_error(format!("column `{name}` contains a value that is not text"), path)
                 .at(format!("row {}", index + 1))
                 .expected("a string in every row")
                 .found("null"));
         };
-        held.add(text.len())?;
+        memory.add(text.len())?;
         rows.push(text.to_owned());
     }
     Ok(rows)

@@ -15,11 +15,11 @@ use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
 /// Size of the shuffle buffer in rows, as in the paper's loader.
-const BUFFER: usize = 10_000;
+const BUFFER_ROWS: usize = 10_000;
 /// Number of random buffer positions that are drawn at a time. Unused positions are discarded when the rows end.
-const BLOCK: usize = 1000;
+const POSITION_BLOCK: usize = 1000;
 /// Maximum number of shard groups that are interleaved.
-const GROUPS: usize = 10;
+const MAX_GROUPS: usize = 10;
 
 /// Order in which the rows of shuffled shards enter the buffer. It depends on the version of `datasets`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
@@ -35,12 +35,12 @@ pub enum ShardOrder {
 
 impl ShardOrder {
     /// Shuffles the shards with `seed` and divides them into groups that are interleaved.
-    fn groups(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
+    fn group_shards(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
         let mut shuffled: Vec<usize> = (0..shards).collect();
         NumpyRandom::new(seed).shuffle(&mut shuffled);
         let groups = match self {
             Self::OneByOne => 1,
-            Self::ByTurns => GROUPS.min(shards),
+            Self::ByTurns => MAX_GROUPS.min(shards),
         };
         let mut rest = shuffled.into_iter();
         // The first groups have one more shard if the shards do not divide evenly.
@@ -52,7 +52,7 @@ impl ShardOrder {
     /// Returns the shards that are opened if each group reads only its first `read` shards, in the order in which they
     /// are opened.
     pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
-        let groups = self.groups(shards, seed);
+        let groups = self.group_shards(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
     }
 }
@@ -69,7 +69,7 @@ pub struct Shards<'a> {
 struct InterleavedRows<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
     groups: Vec<ShardGroup<'a>>,
-    turn: usize,
+    current_group: usize,
 }
 
 struct ShardGroup<'a> {
@@ -86,11 +86,11 @@ impl<'a> InterleavedRows<'a> {
             open: shards.open,
             groups: shards
                 .order
-                .groups(shards.count, seed)
+                .group_shards(shards.count, seed)
                 .into_iter()
                 .map(|waiting| ShardGroup { waiting, opened: None })
                 .collect(),
-            turn: 0,
+            current_group: 0,
         }
     }
 
@@ -99,16 +99,16 @@ impl<'a> InterleavedRows<'a> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
             while rows.len() < max_rows
-                && let Some(row) = self.groups[self.turn].next(self.open)?
+                && let Some(row) = self.groups[self.current_group].next(self.open)?
             {
                 rows.push(row);
             }
             // Drop a group that has no rows left.
             match rows.is_empty() {
-                false => self.turn = (self.turn + 1) % self.groups.len(),
+                false => self.current_group = (self.current_group + 1) % self.groups.len(),
                 true => {
-                    self.groups.remove(self.turn);
-                    self.turn %= self.groups.len().max(1);
+                    self.groups.remove(self.current_group);
+                    self.current_group %= self.groups.len().max(1);
                     continue;
                 }
             }
@@ -140,9 +140,9 @@ struct ShuffledRows<'a> {
     buffer: Vec<StreamRow>,
     random: NumpyRandom,
     /// Buffer positions that have been drawn but not used yet.
-    places: VecDeque<u32>,
+    positions: VecDeque<u32>,
     /// Rows to release next, in reverse order.
-    out: Vec<StreamRow>,
+    released: Vec<StreamRow>,
     ended: bool,
 }
 
@@ -154,21 +154,21 @@ impl<'a> ShuffledRows<'a> {
             size,
             buffer: Vec::new(),
             random: NumpyRandom::new(seed),
-            places: VecDeque::new(),
-            out: Vec::new(),
+            positions: VecDeque::new(),
+            released: Vec::new(),
             ended: false,
         }
     }
 
     fn next(&mut self) -> Result<Option<StreamRow>> {
-        while self.out.is_empty() && !self.ended {
+        while self.released.is_empty() && !self.ended {
             let rows = self.rows.next(match self.order {
                 ShardOrder::OneByOne => 1,
-                ShardOrder::ByTurns => (self.size / GROUPS).max(1),
+                ShardOrder::ByTurns => (self.size / MAX_GROUPS).max(1),
             })?;
             self.ended = rows.is_empty();
             match self.order {
-                ShardOrder::OneByOne => rows.into_iter().for_each(|row| self.replace(row)),
+                ShardOrder::OneByOne => rows.into_iter().for_each(|row| self.insert(row)),
                 ShardOrder::ByTurns => {
                     self.buffer.extend(rows);
                     if self.buffer.len() >= self.size {
@@ -180,43 +180,43 @@ impl<'a> ShuffledRows<'a> {
                 self.release_rows(self.buffer.len());
             }
         }
-        Ok(self.out.pop())
+        Ok(self.released.pop())
     }
 
     /// Adds a row to the buffer. If the buffer is full, the row takes the position of a random row, which is released.
-    fn replace(&mut self, row: StreamRow) {
+    fn insert(&mut self, row: StreamRow) {
         if self.buffer.len() < self.size {
             return self.buffer.push(row);
         }
-        if self.places.is_empty() {
-            self.places.extend((0..BLOCK).map(|_| self.random.draw_below(self.size as u32)));
+        if self.positions.is_empty() {
+            self.positions.extend((0..POSITION_BLOCK).map(|_| self.random.draw_below(self.size as u32)));
         }
-        let slot = self.places.pop_front().unwrap_or(0) as usize;
-        self.out.push(std::mem::replace(&mut self.buffer[slot], row));
+        let slot = self.positions.pop_front().unwrap_or(0) as usize;
+        self.released.push(std::mem::replace(&mut self.buffer[slot], row));
     }
 
     /// Shuffles the buffer and releases its first `rows` rows.
     fn release_rows(&mut self, rows: usize) {
         self.random.shuffle(&mut self.buffer);
-        self.out = self.buffer.drain(..rows).rev().collect();
+        self.released = self.buffer.drain(..rows).rev().collect();
     }
 }
 
 /// Draws one window from each of the first `count` documents that have more than `length` tokens, in the stream
-/// shuffled with seed `stream`. `random` draws the start of each window.
+/// shuffled with `shuffle_seed`. `random` draws the start of each window.
 ///
 /// # Errors
 /// Fails if a shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents are
 /// found.
 pub(super) fn draw_windows(
     shards: &Shards<'_>,
-    stream: u64,
+    shuffle_seed: u64,
     tokenizer: &Tokenizer,
     (count, length): (usize, usize),
     random: &mut PythonRandom,
 ) -> Result<Windows> {
     let mut windows = Windows::new(length);
-    let mut rows = ShuffledRows::new(shards, stream, BUFFER);
+    let mut rows = ShuffledRows::new(shards, shuffle_seed, BUFFER_ROWS);
     let mut document = 0;
     let mut longest = 0;
     while windows.starts.len() < count {
@@ -226,7 +226,10 @@ pub(super) fn draw_windows(
                     "{count} documents of at least {} tokens, for windows of {length} tokens",
                     length.saturating_add(1)
                 ))
-                .found(format!("{} of {document} documents, the longest of {longest} tokens", windows.starts.len()))
+                .found(format!(
+                    "{} such documents among {document}; the longest has {longest} tokens",
+                    windows.starts.len()
+                ))
                 .hint("use shorter or fewer windows, or a corpus with longer documents"));
         };
         let (ids, ends) = tokenizer
@@ -253,8 +256,7 @@ mod tests {
     use crate::files::sha256;
 
     #[expect(clippy::disallowed_macros, reason = "tests print why they are skipped")]
-    /// Reads the recorded output of `datasets` 4.8.5 or 5.2.0. Returns `None` if the folder with the reference data is
-    /// absent.
+    /// Reads the recorded output of `datasets` 4.8.5 or 5.2.0. If the file is absent, returns `None`, or panics in CI.
     fn read_reference(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -346,7 +348,7 @@ mod tests {
                 let mut random = PythonRandom::new(seed);
                 let windows = draw_windows(&shards, stream, &tokenizer, (count, length), &mut random).unwrap();
                 assert_eq!(windows.count(), count);
-                let names = order_rows(shard_order, (8, 3000), stream, BUFFER);
+                let names = order_rows(shard_order, (8, 3000), stream, BUFFER_ROWS);
                 let expected = expected.as_array().unwrap();
                 for (start, pair) in windows.starts.iter().zip(expected) {
                     let found = serde_json::json!([names[start.document], start.token]);
@@ -398,7 +400,7 @@ mod tests {
             [10, 11].map(|count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0)));
         assert_eq!(fits.unwrap().count(), 10);
         let error = fails.unwrap_err();
-        assert!(error.to_string().contains("10 of 10 documents, the longest of 9 tokens"), "{error}");
+        assert!(error.to_string().contains("10 such documents among 10; the longest has 9 tokens"), "{error}");
         let shards = Shards { count: 2, order: ShardOrder::OneByOne, open: &open_missing };
         assert_eq!(
             draw_windows(&shards, 0, &sample::words(), (1, 4), &mut PythonRandom::new(0)).unwrap_err().exit_code(),

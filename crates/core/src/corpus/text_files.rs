@@ -17,7 +17,7 @@ use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, describe, input_err
 /// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
-const FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::Text)] };
+const CORPUS_FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::Text)] };
 
 /// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have their own
 /// name, because older versions cached results for the text with its original line endings.
@@ -25,8 +25,8 @@ const FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::
 /// # Errors
 /// Fails if [`read_rows`] does not support the extension.
 pub fn file_format(path: &Path) -> Result<&'static str> {
-    Ok(match FILES.form(path)? {
-        RowForm::Text if is_changed(path) => "text, line ends as \\n",
+    Ok(match CORPUS_FILES.form(path)? {
+        RowForm::Text if needs_normalization(path) => "text, line ends as \\n",
         RowForm::Text | RowForm::Csv => "text",
         RowForm::Json { zipped: false } => "jsonl",
         RowForm::Json { zipped: true } => "jsonl.gz",
@@ -36,7 +36,7 @@ pub fn file_format(path: &Path) -> Result<&'static str> {
 
 /// Returns whether [`read_plain`] changes the text of the file. Returns `false` for unreadable files, which cause an
 /// error when they are read.
-fn is_changed(path: &Path) -> bool {
+fn needs_normalization(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut reader = BufReader::new(file);
     let mut is_start = true;
@@ -79,13 +79,13 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
     let mut all = Vec::new();
-    let mut held = RowMemory::new(limit, path);
-    for row in rows_within(path, column, limit)? {
+    let mut memory = RowMemory::new(limit, path);
+    for row in open_rows_within(path, column, limit)? {
         let row = row?;
-        held.add(row.len())?;
+        memory.add(row.len())?;
         all.push(row);
     }
-    if all.is_empty() { Err(FILES.empty_error(path)) } else { Ok(all) }
+    if all.is_empty() { Err(CORPUS_FILES.empty_error(path)) } else { Ok(all) }
 }
 
 /// Iterator over rows of text. Callers stop at the first error.
@@ -96,16 +96,18 @@ pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 /// # Errors
 /// Fails like [`read_rows`]. An invalid line fails when it is read.
 pub fn open_rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
-    rows_within(path, column, TextLimit::current())
+    open_rows_within(path, column, TextLimit::current())
 }
 
-fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Rows<'static>> {
-    let (file, form) = FILES.open(path, limit)?;
+fn open_rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Rows<'static>> {
+    let (file, form) = CORPUS_FILES.open(path, limit)?;
     Ok(match form {
         RowForm::Text | RowForm::Csv => boxed_rows(read_plain(file, path, column)?),
         RowForm::Json { zipped: false } => read_json(JsonRows::new(BufReader::new(file), path, false), column),
         RowForm::Json { zipped: true } => read_json(JsonRows::new(gzip::reader(file, limit), path, true), column),
-        RowForm::Parquet => boxed_rows(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
+        RowForm::Parquet => {
+            boxed_rows(read_parquet(file, path, limit, |names| select_column(column, names.iter().copied()))?)
+        }
     })
 }
 
@@ -135,23 +137,23 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
                 column = Some(name);
                 Ok(text)
             }
-            _ if lines.last_bytes() > MAX_DESCRIBED => Err(Error::bad_input("the row has no text")
+            _ if lines.last_bytes() > MAX_DESCRIBED_BYTES => Err(Error::bad_input("the row has no text")
                 .at(lines.location())
                 .expected(format!("text in column `{}`", columns.join("` or `")))
-                .found(format!("a row of {} bytes without the column", lines.last_bytes()))),
-            _ => refuse_row(&lines, column.as_deref()),
+                .found(format!("a row of {} bytes without text in that column", lines.last_bytes()))),
+            _ => explain_missing_text(&lines, column.as_deref()),
         };
         Some(text)
     }))
 }
 
 /// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
-const MAX_DESCRIBED: usize = 1 << 20;
+const MAX_DESCRIBED_BYTES: usize = 1 << 20;
 
-/// Creates the error for a row without text. The error describes the content of the row.
+/// Parses a row without text a second time, and returns an error that describes its content.
 fn refuse_row<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
-    let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
+    let name = column.map_or_else(|| select_column(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
     name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.location()))
 }
 
@@ -248,9 +250,9 @@ mod tests {
         for name in ["a.jsonl.gz", "a.json.gz"] {
             assert_eq!(read(name, compress_gzip(lines("text")), None).unwrap(), ROWS);
         }
-        for (column, asked) in [("text", None), ("sentence", None), ("body", Some("body"))] {
+        for (column, requested) in [("text", None), ("sentence", None), ("body", Some("body"))] {
             let bytes = parquet(vec![Column::new("id".into(), [1, 2, 3, 4]), Column::new(column.into(), ROWS)]);
-            assert_eq!(read("a.parquet", bytes, asked).unwrap(), ROWS);
+            assert_eq!(read("a.parquet", bytes, requested).unwrap(), ROWS);
         }
     }
 

@@ -37,7 +37,7 @@ impl Tokenizer {
     /// Fails if the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let (bytes, added_tokens) = description_beside(path, usize::MAX)?;
+        let (bytes, added_tokens) = read_description(path, usize::MAX)?;
         let file: Value =
             serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer_error(error.to_string(), path))?;
         if let Some(problem) = tokenizer_file::find_problem(&file) {
@@ -90,7 +90,8 @@ impl Tokenizer {
     /// Fails if the tokenizer has no token for a part of the text.
     pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         // `encode_fast` gives the same ids but skips the offsets.
-        self.checked(text, || self.inner.encode_fast(text, add_special)).map(|encoding| encoding.get_ids().to_vec())
+        self.encode_checked(text, || self.inner.encode_fast(text, add_special))
+            .map(|encoding| encoding.get_ids().to_vec())
     }
 
     /// Encodes a text. Also returns the end of each token as a byte offset in the text, or 0 for tokens without text.
@@ -98,11 +99,12 @@ impl Tokenizer {
     /// # Errors
     /// See [`encode`](Self::encode).
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
-        let encoding = self.checked(text, || self.inner.encode(text, true))?;
+        let encoding = self.encode_checked(text, || self.inner.encode(text, true))?;
         Ok((encoding.get_ids().to_vec(), encoding.get_offsets().iter().map(|(_, end)| *end).collect()))
     }
 
-    fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
+    /// Calls `encode` and rejects panics, implausibly many tokens, and ids that are not in the vocabulary.
+    fn encode_checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
         let encoding = panics::catch(encode)
             .map_err(|panic| self.encoding_error(&format!("the tokenizer panicked: {panic}")))?
             .map_err(|error| self.encoding_error(&error.to_string()))?;
@@ -119,7 +121,7 @@ impl Tokenizer {
     fn encoding_error(&self, found: &str) -> Error {
         Error::bad_input("cannot tokenize the text")
             .at(self.path.display())
-            .expected("tokens that cover the whole text")
+            .expected("tokens for the whole text, with ids in the vocabulary")
             .found(found)
     }
 
@@ -133,7 +135,7 @@ impl Tokenizer {
     /// Fails if the id is not in the vocabulary or the decoder fails.
     pub fn decode(&self, id: u32) -> Result<String> {
         if self.inner.id_to_token(id).is_none() {
-            return Err(self.decoding_error(id, "not in the vocabulary").expected("an id in the vocabulary"));
+            return Err(self.decoding_error(id, "not in the vocabulary"));
         }
         panics::catch(|| self.inner.decode(&[id], false))
             .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?
@@ -148,10 +150,10 @@ impl Tokenizer {
     ///
     /// # Errors
     /// See [`Self::decode`].
-    pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
+    pub fn decode_all(&self, ids: &[u32], keep_special: bool) -> Result<String> {
         let decode_error =
             |found: String| Error::bad_input("cannot decode tokens").at(self.path.display()).found(found);
-        panics::catch(|| self.inner.decode(ids, !special))
+        panics::catch(|| self.inner.decode(ids, !keep_special))
             .map_err(|panic| decode_error(format!("the decoder panicked: {panic}")))?
             .map_err(|error| decode_error(error.to_string()))
     }
@@ -182,7 +184,7 @@ fn malformed_tokenizer_error(found: String, path: &Path) -> Error {
 /// # Errors
 /// Fails if a file cannot be read or a GGUF tokenizer is of an unsupported type.
 pub fn tokenizer_json(path: &Path, rows: usize) -> Result<Vec<u8>> {
-    description_beside(path, rows).map(|(bytes, _)| bytes)
+    read_description(path, rows).map(|(bytes, _)| bytes)
 }
 
 /// Returns the id of a token. Avoids loading the tokenizer if the file lists the token as an added token.
@@ -190,21 +192,21 @@ pub fn tokenizer_json(path: &Path, rows: usize) -> Result<Vec<u8>> {
 /// # Errors
 /// See [`Tokenizer::load`].
 pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
-    match added_tokens::own_id(path, token)? {
+    match added_tokens::added_token_id(path, token)? {
         Some(id) => Ok(Some(id)),
         None => Ok(Tokenizer::load(path)?.id(token)),
     }
 }
 
 /// Like [`tokenizer_json`], but also returns the texts of the tokens that only neighboring files add.
-fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
+fn read_description(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::tokenizer_from_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
     }
     if path.ends_with("tokenizer.json") && !path.exists() {
         return Err(parts::missing_tokenizer_error(path));
     }
-    added_tokens::merge(regular::read(path)?, path, rows)
+    added_tokens::merge_companion_tokens(regular::read(path)?, path, rows)
 }
 
 /// Test tokenizer with one token per word `a` to `z` (ids 2 to 27), split at whitespace, with BOS (id 1) in front.
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_malformed_tokenizer_exit_codes_differ() {
+    fn missing_and_malformed_tokenizers_have_different_exit_codes() {
         let folder = tempfile::tempdir().unwrap();
         let absent = Tokenizer::load(folder.path().join("tokenizer.json")).unwrap_err();
         assert_eq!(absent.exit_code(), 3);

@@ -8,6 +8,7 @@ use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
+/// Number of C4 perplexity windows, as in the reference code.
 const C4_WINDOWS: usize = 256;
 
 /// Seed for the C4 perplexity windows and for the streaming shuffle they are drawn from.
@@ -85,7 +86,7 @@ pub fn calibration_windows(
     check_sequences(sequences)?;
     let mut random = PythonRandom::new(seed);
     if rule == WindowRule::C4Stream {
-        return one_shard(rows, |shards| streamed_calibration_windows(shards, tokenizer, sequences, length, seed));
+        return with_one_shard(rows, |shards| streamed_calibration_windows(shards, tokenizer, sequences, length, seed));
     }
     if rule == WindowRule::C4 {
         let part = nine_tenths(rows.len());
@@ -126,7 +127,7 @@ pub fn evaluation_windows(
     check_length(length)?;
     check_limit(limit)?;
     if rule == WindowRule::C4Stream {
-        return one_shard(rows, |shards| streamed_evaluation_windows(shards, tokenizer, length, limit));
+        return with_one_shard(rows, |shards| streamed_evaluation_windows(shards, tokenizer, length, limit));
     }
     if rule == WindowRule::C4 {
         let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
@@ -184,10 +185,10 @@ pub fn streamed_evaluation_windows(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
-/// Calls `make` with a single shard that contains all rows.
-fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
+/// Calls `draw` with a single shard that contains all rows.
+fn with_one_shard(rows: &[String], draw: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
     let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
-    make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
+    draw(&Shards { count: 1, order: ShardOrder::default(), open: &open })
 }
 
 /// Computes Python's `int(0.9 * count)`.
@@ -349,7 +350,7 @@ mod tests {
         let error = calibration_windows(WindowRule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let message = error.to_string();
-        assert!(message.contains("36 documents, the longest of 24 tokens"), "{message}");
+        assert!(message.contains("36 documents, the longest with 24 tokens"), "{message}");
         assert!(message.contains("at least 25 tokens"), "{message}");
         assert!(evaluation_windows(WindowRule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
         // 90 % of one document rounds down to none, so calibration fails, but evaluation works.

@@ -83,8 +83,8 @@ pub(super) struct Documents<'a> {
     tokenizer: &'a Tokenizer,
     length: usize,
     tokenized: Vec<Tokenization>,
-    waiting: usize,
-    long: usize,
+    untokenized: usize,
+    long_enough: usize,
     max_tokens: usize,
     tokens: usize,
 }
@@ -100,7 +100,7 @@ enum Tokenization {
 impl<'a> Documents<'a> {
     pub(super) fn new(rows: &'a [String], tokenizer: &'a Tokenizer, length: usize) -> Self {
         let tokenized = vec![Tokenization::NotYet; rows.len()];
-        Self { rows, tokenizer, length, tokenized, waiting: rows.len(), long: 0, max_tokens: 0, tokens: 0 }
+        Self { rows, tokenizer, length, tokenized, untokenized: rows.len(), long_enough: 0, max_tokens: 0, tokens: 0 }
     }
 
     /// Draws `count` windows of the length given to [`new`](Self::new).
@@ -121,7 +121,7 @@ impl<'a> Documents<'a> {
     /// Fails if all documents have been drawn and none is long enough. Repeated draws are cheap, because each document
     /// is tokenized only once.
     fn draw_window(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
-        while self.waiting > 0 || self.long > 0 {
+        while self.untokenized > 0 || self.long_enough > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
             if matches!(self.tokenized[document], Tokenization::NotYet) {
                 self.tokenize(document)?;
@@ -140,7 +140,7 @@ impl<'a> Documents<'a> {
             ))
             .found(match self.rows.len() {
                 0 => "no documents to draw from".to_owned(),
-                all => format!("{all} documents, the longest of {} tokens", self.max_tokens),
+                all => format!("{all} documents, the longest with {} tokens", self.max_tokens),
             })
             .hint("use shorter windows, or a corpus with longer documents"))
     }
@@ -150,12 +150,12 @@ impl<'a> Documents<'a> {
             // Row numbers in messages are 1-based.
             error.at(format!("row {} of the corpus", document + 1))
         })?;
-        self.waiting -= 1;
+        self.untokenized -= 1;
         self.tokens += ids.len();
         self.max_tokens = self.max_tokens.max(ids.len());
         self.tokenized[document] = match last_start(ids.len(), self.length) {
             Some(_) => {
-                self.long += 1;
+                self.long_enough += 1;
                 Tokenization::Ids(ids, ends)
             }
             None => Tokenization::TooShort,

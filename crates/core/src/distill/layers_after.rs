@@ -46,7 +46,7 @@ impl LayersAfter {
         for layer in &self.weights.layers {
             let mask = match masks.entry(layer.window) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
+                Entry::Vacant(free) => free.insert(causal_mask(positions, layer.window, self.device())?),
             };
             let rotary = tables[self.weights.rotary_of(layer.index)].as_ref();
             for sublayer in Sublayer::ALL {
@@ -88,7 +88,7 @@ impl LayersAfter {
 }
 
 /// Returns the causal mask `[positions, positions]`: 0 for visible keys, −∞ elsewhere.
-fn causal(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
+fn causal_mask(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
     let window = window.unwrap_or(positions);
     let mut mask = vec![f32::NEG_INFINITY; positions * positions];
     for (query, row) in mask.chunks_exact_mut(positions.max(1)).enumerate() {

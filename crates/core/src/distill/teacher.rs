@@ -29,7 +29,7 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let rows: Vec<f32> = logits.flatten_all()?.to_vec1()?;
     if rows.iter().any(|logit| logit.is_nan()) {
         return Err(Error::job("a logit of the teacher is NaN")
-            .hint("check the weights, or use a float type with a larger range: the backbone overflows on this text"));
+            .hint("check the weights, or use --dtype bf16 or f32, because f16 may overflow"));
     }
     let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(|row| top_of_row(row, kept)).collect();
     let positions = tokens.chunks(kept.max(1)).zip(rows.chunks(vocab.max(1)));

@@ -12,7 +12,7 @@ use crate::model::candle::ops;
 
 /// Training of the matrix of one operator.
 pub struct Training<'a> {
-    tail: &'a LayersAfter,
+    layers: &'a LayersAfter,
     state: Checkpoint,
 }
 
@@ -50,11 +50,12 @@ impl Checkpoint {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (count, rest) = bytes.split_at_checked(8).ok_or_else(length_error)?;
         let steps = u64::from_le_bytes(count.try_into().map_err(|_| length_error())?) as usize;
-        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(length_error)?;
-        if !losses.is_multiple_of(12) {
+        let number_bytes =
+            steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(length_error)?;
+        if !number_bytes.is_multiple_of(12) {
             return Err(length_error());
         }
-        let (numbers, losses) = rest.split_at(losses);
+        let (numbers, losses) = rest.split_at(number_bytes);
         let numbers: Vec<f32> = numbers.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let count = numbers.len() / 3;
         let [matrix, first, second] = [0, 1, 2].map(|part| numbers[part * count..(part + 1) * count].to_vec());
@@ -73,15 +74,19 @@ impl<'a> Training<'a> {
     /// Starts or resumes a training run.
     ///
     /// # Errors
-    /// Fails if the matrix in `state` does not match the hidden size of the layers.
-    pub fn new(tail: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
-        let c = tail.channels();
+    /// Fails if the matrix or the optimizer state in `state` does not match the hidden size of the layers.
+    pub fn new(layers: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
+        let c = layers.channels();
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {
-            return Err(Error::job("the matrix to train does not have the backbone's hidden size")
-                .expected(format!("{} numbers", c * c))
-                .found(state.matrix.len()));
+            return Err(Error::job("the checkpoint does not match the backbone's hidden size")
+                .expected(format!("{} parameters", c * c))
+                .found(format!(
+                    "{} matrix elements and {} optimizer parameters",
+                    state.matrix.len(),
+                    state.adam.parameters()
+                )));
         }
-        Ok(Self { tail, state })
+        Ok(Self { layers, state })
     }
 
     /// Returns the number of completed steps.
@@ -117,12 +122,12 @@ impl<'a> Training<'a> {
     /// # Errors
     /// Fails if a tensor operation fails.
     pub fn loss_and_gradient(&self, stream: &[f32], teacher: &TopTokens) -> Result<(f64, Vec<f32>)> {
-        let c = self.tail.channels();
-        let device = self.tail.device();
+        let c = self.layers.channels();
+        let device = self.layers.device();
         let matrix = Var::from_tensor(&Tensor::from_slice(&self.state.matrix, (c, c), device)?)?;
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), device)?;
         let stream = ops::apply_matrix(&stream, matrix.as_tensor())?;
-        let loss = divergence(&self.tail.logits(&stream)?, teacher)?;
+        let loss = kl_divergence(&self.layers.logits(&stream)?, teacher)?;
         let gradients = loss.backward()?;
         let gradient =
             gradients.get(&matrix).ok_or_else(|| Error::job("the loss has no gradient with respect to the matrix"))?;
@@ -136,7 +141,7 @@ impl<'a> Training<'a> {
 ///
 /// # Shapes
 /// `logits [positions, vocab]`; result a scalar.
-fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
+fn kl_divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     let positions = logits.dim(0)?;
     let device = logits.device();
     let tokens = Tensor::from_slice(&teacher.tokens, (positions, teacher.kept), device)?;
@@ -180,7 +185,7 @@ mod tests {
     fn divergence_matches_its_definition_on_the_teachers_tokens() {
         let logits = Tensor::new(&[[0.0f32, 1.0, 3.0], [2.0, 0.0, 0.0]], &Device::Cpu).unwrap();
         let teacher = TopTokens { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
-        let found = divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
+        let found = kl_divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
         let expected = (binary_kl(sigmoid(1.0), sigmoid(2.0)) + binary_kl(0.5, sigmoid(2.0))) / 2.0;
         assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
     }

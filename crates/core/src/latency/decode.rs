@@ -86,29 +86,29 @@ pub fn measure_decoding(
         tries.len(),
         rounds,
         extra,
-        &mut |index| steps(engine, &tries[index], prompt, tokens).map(|(took, _)| took),
+        &mut |index| decode_tokens(engine, &tries[index], prompt, tokens).map(|(took, _)| took),
         after,
     )
 }
 
 /// Decodes the new tokens. Returns the time in milliseconds and the tokens chosen in each step.
-fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
+fn decode_tokens(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.start_decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
-    let run = |(block, ids): (usize, &[u32])| SequenceInput {
+    let sequence_input = |(block, ids): (usize, &[u32])| SequenceInput {
         ids: ids.to_vec(),
         programs: vec![0],
         context: Vec::new(),
         block,
         capacity: prompt.length + tokens,
     };
-    let runs: Vec<SequenceInput> = ids.chunks(prompt.length.max(1)).enumerate().map(run).collect();
-    let mut next = first_program_tokens(decoding.greedy_tokens(&runs)?);
+    let inputs: Vec<SequenceInput> = ids.chunks(prompt.length.max(1)).enumerate().map(sequence_input).collect();
+    let mut next = first_program_tokens(decoding.greedy_tokens(&inputs)?);
     let mut new = Vec::with_capacity(tokens * prompt.batch);
     let started = Instant::now();
     for _ in 0..tokens {
-        let runs: Vec<SequenceInput> = next.chunks(1).enumerate().map(run).collect();
-        next = first_program_tokens(decoding.greedy_tokens(&runs)?);
+        let inputs: Vec<SequenceInput> = next.chunks(1).enumerate().map(sequence_input).collect();
+        next = first_program_tokens(decoding.greedy_tokens(&inputs)?);
         new.extend_from_slice(&next);
     }
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
@@ -171,7 +171,7 @@ mod tests {
             let trie = Trie::new(programs);
             let expected =
                 generate::generate(&*engine, &trie, &prompts, &settings, &EmptyDetokenizer, &mut ()).unwrap();
-            let (took, tokens) = steps(&*engine, &trie, PROMPT, 5).unwrap();
+            let (took, tokens) = decode_tokens(&*engine, &trie, PROMPT, 5).unwrap();
             assert_eq!(tokens.len(), 15);
             for (sequence, generations) in expected.iter().enumerate() {
                 assert_eq!(

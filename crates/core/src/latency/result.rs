@@ -43,8 +43,8 @@ fn is_one(sessions: &usize) -> bool {
     *sessions == 1
 }
 
-/// Returns the times that were measured.
-fn flatten(times: [&Option<Vec<f64>>; 3]) -> Vec<&[f64]> {
+/// Returns the lists of times that are not `None`.
+fn available_times(times: [&Option<Vec<f64>>; 3]) -> Vec<&[f64]> {
     times.into_iter().filter_map(Option::as_deref).collect()
 }
 
@@ -54,10 +54,10 @@ impl LatencyResult {
     pub fn set_dense(&mut self, dense: Option<&Self>) {
         self.dense = dense.and_then(|dense| dense.times.clone());
         self.dense_bytes = dense.and_then(Self::bytes);
-        self.first = choose_counted_rounds(self.first, &flatten([&self.dense, &self.times, &self.by_channel]));
+        self.first = choose_counted_rounds(self.first, &available_times([&self.dense, &self.times, &self.by_channel]));
         if let Some(decode) = &mut self.decode {
             decode.dense = dense.and_then(|dense| dense.decode.as_ref()?.times.clone());
-            let times = flatten([&decode.dense, &decode.times, &decode.by_channel]);
+            let times = available_times([&decode.dense, &decode.times, &decode.by_channel]);
             decode.first = choose_counted_rounds(decode.first, &times);
         }
     }

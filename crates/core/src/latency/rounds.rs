@@ -58,14 +58,14 @@ pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
 
 /// Returns whether the counted rounds of any of these times are unstable.
 pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bool {
-    let mut known =
+    let mut spreads =
         times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
-    known.any(|spread| spread.is_noise())
+    spreads.any(|spread| spread.is_noise())
 }
 
-/// Returns the start of the rounds to count for a variant. `times` are those of the variant and of the dense backbone.
-/// These are the rounds from `first`, which all variants of the session share, if the times are stable there. Otherwise
-/// they are the variant's own most stable consecutive rounds.
+/// Returns the index of the first round to count for a variant. `times` are those of the variant and of the dense
+/// backbone. If they are stable from `first` on, the variant uses the rounds that all variants of the session share.
+/// Otherwise it uses its own most stable consecutive rounds.
 pub(super) fn choose_counted_rounds(first: usize, times: &[&[f64]]) -> usize {
     let count = Rounds::PAPER.timed;
     let is_stable = instability(times, first, count).0 == 0;
@@ -119,18 +119,19 @@ pub(super) fn run_rounds(
 ) -> Result<Session> {
     let mut timed = vec![PassTimes::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
     let requested = rounds.warmups + rounds.timed;
-    let mut counted = Instant::now();
-    let mut needed = Duration::ZERO;
+    let mut timing_started = Instant::now();
+    let mut requested_duration = Duration::ZERO;
     for round in 0..requested + extra.rounds {
         if round == rounds.warmups {
-            counted = Instant::now();
+            timing_started = Instant::now();
         }
         if round == requested {
-            needed = counted.elapsed();
+            requested_duration = timing_started.elapsed();
         }
-        let long = needed.max(Duration::from_secs_f64(extra.seconds));
+        let limit = requested_duration.max(Duration::from_secs_f64(extra.seconds));
         if round >= requested
-            && (is_settled(&timed, rounds.timed) || (round > requested && counted.elapsed() - needed >= long))
+            && (is_settled(&timed, rounds.timed)
+                || (round > requested && timing_started.elapsed() - requested_duration >= limit))
         {
             break;
         }
@@ -178,7 +179,7 @@ fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
     (spreads.iter().filter(|spread| spread.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
 }
 
-/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Of several, those with the
+/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Ties go to the rounds with the
 /// smallest deviations.
 fn most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
     let rounds = times.iter().map(|all| all.len()).max().unwrap_or(0);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     /// Limit that allows no additional rounds.
-    const NONE: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
+    const NO_EXTRA_ROUNDS: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
     fn measure_rounds(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
         let engine = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps };
@@ -290,7 +291,7 @@ mod tests {
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
         let prompt = Prompt { length: 3, batch: 2 };
-        let session = measure_interleaved(&engine, &programs, prompt, rounds, NONE, &mut |_| {
+        let session = measure_interleaved(&engine, &programs, prompt, rounds, NO_EXTRA_ROUNDS, &mut |_| {
             passes += 1;
             Ok(())
         });
@@ -371,15 +372,15 @@ mod tests {
         let inner = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps: usize::MAX };
         let engine = TimedEngine { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
-        let mut beyond = 0;
+        let mut extra_passes = 0;
         let prompt = Prompt { length: 3, batch: 2 };
-        let session = measure_interleaved(&engine, &[Program::dense(4)], prompt, rounds, extra, &mut |asked| {
-            beyond += usize::from(!asked);
+        let session = measure_interleaved(&engine, &[Program::dense(4)], prompt, rounds, extra, &mut |is_requested| {
+            extra_passes += usize::from(!is_requested);
             Ok(())
         });
         let session = session.unwrap();
         let PassTimes::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
-        (all.len(), session.first_counted_round, beyond)
+        (all.len(), session.first_counted_round, extra_passes)
     }
 
     #[test]
@@ -400,7 +401,7 @@ mod tests {
         assert!(first <= 4);
         // With a limit of 0 seconds, the additional rounds may still take as long as the requested ones.
         assert!(measure_adaptive_rounds(&noise, ExtraRounds { rounds: 300, seconds: 0.0 }).0 < 303);
-        assert_eq!(measure_adaptive_rounds(&noise, NONE).0, 3);
+        assert_eq!(measure_adaptive_rounds(&noise, NO_EXTRA_ROUNDS).0, 3);
     }
 
     #[test]

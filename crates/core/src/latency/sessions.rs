@@ -10,25 +10,25 @@ pub const MAX_SESSIONS: usize = 8;
 /// total.
 ///
 /// All variants use the last session even if it is unstable, because speedups compare times from the same session.
-/// Earlier sessions are never used, so that no time is the best of several attempts. `again` is called before each
-/// repetition with the number of unstable variants and the number of sessions so far.
+/// Earlier sessions are never used, so that no time is the best of several attempts. `before_repeat` is called with the
+/// number of unstable variants and the number of sessions so far.
 ///
 /// # Errors
-/// Propagates errors from `session` and `again`.
+/// Propagates errors from `measure_session` and `before_repeat`.
 pub fn measure_until_stable(
     max_sessions: usize,
-    session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,
-    again: &mut dyn FnMut(usize, usize) -> Result<()>,
+    measure_session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,
+    before_repeat: &mut dyn FnMut(usize, usize) -> Result<()>,
 ) -> Result<Vec<LatencyResult>> {
     let mut sessions = 1;
     loop {
-        let mut results = session()?;
+        let mut results = measure_session()?;
         let unstable = results.iter().filter(|result| result.is_unstable()).count();
         if unstable == 0 || sessions >= max_sessions {
             results.iter_mut().for_each(|result| result.sessions = sessions);
             return Ok(results);
         }
-        again(unstable, sessions)?;
+        before_repeat(unstable, sessions)?;
         sessions += 1;
     }
 }
@@ -37,7 +37,7 @@ pub fn measure_until_stable(
 mod tests {
     use super::*;
 
-    fn variant(times: [f64; 2]) -> LatencyResult {
+    fn result_with_times(times: [f64; 2]) -> LatencyResult {
         LatencyResult {
             times: Some(times.to_vec()),
             by_channel: None,
@@ -52,12 +52,12 @@ mod tests {
     }
 
     /// Runs sessions of two variants, each given by its times. Unequal times are unstable.
-    fn run(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
+    fn run_sessions(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
         let mut left = sessions.iter();
         let mut repeated = Vec::new();
         let results = measure_until_stable(
             max_sessions,
-            &mut || Ok(left.next().unwrap().iter().copied().map(variant).collect()),
+            &mut || Ok(left.next().unwrap().iter().copied().map(result_with_times).collect()),
             &mut |unstable, sessions| {
                 repeated.push((unstable, sessions));
                 Ok(())
@@ -71,21 +71,21 @@ mod tests {
         // In the first session, the second variant is faster and stable, but the first variant is not. The session must
         // not be used.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
-        let (results, repeated) = run(8, &sessions);
+        let (results, repeated) = run_sessions(8, &sessions);
         assert_eq!(results.iter().map(|result| result.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);
         assert_eq!(repeated, [(1, 1), (2, 2)]);
         assert!(results.iter().all(|result| result.sessions == 3));
-        assert_eq!(run(8, &sessions[2..]).1, []);
+        assert_eq!(run_sessions(8, &sessions[2..]).1, []);
     }
 
     #[test]
     fn unstable_sessions_end_at_their_limit() {
         let sessions = [[[10.0, 11.0], [5.0, 5.0]], [[10.0, 90.0], [5.0, 9.0]], [[1.0, 1.0]; 2]];
-        let (results, repeated) = run(2, &sessions);
+        let (results, repeated) = run_sessions(2, &sessions);
         // The last session is used although it is less stable than the first.
         assert_eq!(results[1].times, Some(vec![5.0, 9.0]));
         assert!(results.iter().all(|result| result.is_unstable() && result.sessions == 2));
         assert_eq!(repeated, [(1, 1)]);
-        assert_eq!(run(1, &sessions).1, []);
+        assert_eq!(run_sessions(1, &sessions).1, []);
     }
 }

@@ -52,13 +52,13 @@ impl Speedup {
         let ratios: Vec<f64> = base.iter().zip(times).map(|(base, time)| base / time).collect();
         let deviation = TimeSpread::from_times(&ratios)?.deviation;
         let count = ratios.len();
-        let half_width = (count > 1).then(|| student(count - 1) * deviation / (count as f64).sqrt());
+        let half_width = (count > 1).then(|| student_quantile(count - 1) * deviation / (count as f64).sqrt());
         Some(Self { ratio, half_width })
     }
 }
 
 /// Returns the 97.5 % quantile of Student's t-distribution, approximated beyond the table.
-fn student(degrees: usize) -> f64 {
+fn student_quantile(degrees: usize) -> f64 {
     const TABLE: [f64; 15] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131];
     TABLE.get(degrees - 1).copied().unwrap_or(1.96 + 2.4 / degrees as f64)
@@ -102,7 +102,7 @@ mod tests {
     fn student_quantile_beyond_the_table_is_accurate() {
         // Expected values from R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
         for (degrees, exact) in [(16, 2.1199), (30, 2.0423), (100, 1.9840)] {
-            assert!((student(degrees) - exact).abs() < 0.01, "{degrees}");
+            assert!((student_quantile(degrees) - exact).abs() < 0.01, "{degrees}");
         }
     }
 }

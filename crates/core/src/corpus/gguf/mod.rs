@@ -57,35 +57,35 @@ const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const PLAIN: Splitter =
+const GPT2: Splitter =
     Splitter { names: &["gpt-2"], pattern: None, digits: false, ignore_merges: false, nfc: false, bos: false };
 static SPLITTERS: [Splitter; 6] = [
-    Splitter { names: &["gpt-2", "olmo", "mpt"], ..PLAIN },
-    Splitter { names: &["smollm"], digits: true, ..PLAIN },
+    Splitter { names: &["gpt-2", "olmo", "mpt"], ..GPT2 },
+    Splitter { names: &["smollm"], digits: true, ..GPT2 },
     Splitter {
         names: &["llama-bpe", "llama3", "llama-v3"],
         pattern: Some(LLAMA3),
         ignore_merges: true,
         bos: true,
-        ..PLAIN
+        ..GPT2
     },
-    Splitter { names: &["dbrx"], pattern: Some(LLAMA3), ..PLAIN },
-    Splitter { names: &["qwen2", "deepseek-r1-qwen"], pattern: Some(QWEN2), nfc: true, ..PLAIN },
-    Splitter { names: &["tekken"], pattern: Some(TEKKEN), ignore_merges: true, bos: true, ..PLAIN },
+    Splitter { names: &["dbrx"], pattern: Some(LLAMA3), ..GPT2 },
+    Splitter { names: &["qwen2", "deepseek-r1-qwen"], pattern: Some(QWEN2), nfc: true, ..GPT2 },
+    Splitter { names: &["tekken"], pattern: Some(TEKKEN), ignore_merges: true, bos: true, ..GPT2 },
 ];
 
 impl Splitter {
-    fn pre_tokenizer(&self) -> Value {
+    fn build_pre_tokenizer(&self) -> Value {
         match self.pattern {
             None if self.digits => json!({"type": "Sequence", "pretokenizers":
-                [{"type": "Digits", "individual_digits": true}, byte_level(true)]}),
-            None => byte_level(true),
+                [{"type": "Digits", "individual_digits": true}, byte_level_step(true)]}),
+            None => byte_level_step(true),
             Some(pattern) => json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false)]}),
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level_step(false)]}),
         }
     }
 }
 
-fn byte_level(regex: bool) -> Value {
+fn byte_level_step(regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
 }

@@ -46,7 +46,7 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
             })?;
             let key = "tokenizer.ggml.merges";
             let merges = file.texts(key)?.ok_or_else(|| missing_entry_error(key, "a list of merges", file))?;
-            vocabulary.byte_level(splitter, &merges)
+            vocabulary.build_byte_level(splitter, &merges)
         }
         Some("llama") => {
             let key = "tokenizer.ggml.scores";
@@ -54,7 +54,7 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
             let scores = scores.ok_or_else(|| {
                 missing_entry_error(key, &format!("a list of {} scores", vocabulary.tokens.len()), file)
             })?;
-            vocabulary.sentence_piece(&scores)
+            vocabulary.build_sentence_piece(&scores)
         }
         _ => Err(missing_entry_error(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
     }
@@ -70,20 +70,20 @@ fn missing_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
 
 impl GgufVocabulary<'_> {
     /// Builds a byte-level BPE tokenizer like GPT-2's.
-    fn byte_level(&self, splitter: &Splitter, merges: &[&str]) -> Result<Value> {
+    fn build_byte_level(&self, splitter: &Splitter, merges: &[&str]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(splitter.bos);
         let merges: Vec<Vec<&str>> = merges.iter().map(|merge| merge.splitn(2, ' ').collect()).collect();
         if let Some(merge) = merges.iter().find(|merge| merge.len() != 2) {
             return Err(Error::bad_input("invalid merge in a GGUF file")
                 .at(self.file.location("tokenizer.ggml.merges"))
-                .expected("two tokens")
+                .expected("two tokens separated by a space")
                 .found(format!("`{}`", merge.concat())));
         }
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
             "normalizer": splitter.nfc.then(|| json!({"type": "NFC"})),
-            "pre_tokenizer": splitter.pre_tokenizer(),
-            "post_processor": self.post_processor(bos)?,
+            "pre_tokenizer": splitter.build_pre_tokenizer(),
+            "post_processor": self.build_post_processor(bos)?,
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
             "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
@@ -92,7 +92,7 @@ impl GgufVocabulary<'_> {
     }
 
     /// Builds a SentencePiece BPE tokenizer with byte fallback. Merges are derived from the token scores.
-    fn sentence_piece(&self, scores: &[f64]) -> Result<Value> {
+    fn build_sentence_piece(&self, scores: &[f64]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let unknown = self.special_token_id("unknown")?.map(|id| self.tokens[id]);
@@ -113,7 +113,7 @@ impl GgufVocabulary<'_> {
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "pre_tokenizer": null,
-            "post_processor": self.post_processor(bos)?,
+            "post_processor": self.build_post_processor(bos)?,
             "decoder": {"type": "Sequence", "decoders": decoders},
             "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
@@ -160,7 +160,7 @@ impl GgufVocabulary<'_> {
     }
 
     /// Builds the post-processor that adds special tokens around a text.
-    fn post_processor(&self, bos: bool) -> Result<Value> {
+    fn build_post_processor(&self, bos: bool) -> Result<Value> {
         let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
         let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, is_on)| match is_on {
             true => self.special_token_id(name),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, derive_merges};
 use crate::error::{Error, Result, shorten};
 
+/// Tokenizer as metadata entries of a GGUF file.
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub entries: Vec<(String, Entry)>,
@@ -33,50 +34,50 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     let vocabulary = TokenTable::from_tokenizer(tokenizer, rows)?;
     let mut notes = Vec::new();
     let mut entries = Vec::new();
-    let mut say = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
-    let pieces =
-        model["merges"].as_array().into_iter().flatten().map(read_merge).collect::<Result<Vec<(String, String)>>>()?;
+    let mut add_entry = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
+    let merges =
+        model["merges"].as_array().into_iter().flatten().map(parse_merge).collect::<Result<Vec<(String, String)>>>()?;
     if model["byte_fallback"] == true {
-        let scores = vocabulary.scores(&pieces)?;
-        say("model", string_entry("llama"));
-        say("pre", string_entry("default"));
-        say("scores", Entry::Array(scores.into_iter().map(|score| Entry::F32(score as f32)).collect()));
-        say("add_space_prefix", Entry::Bool(space_prefix(tokenizer)?));
+        let scores = vocabulary.compute_scores(&merges)?;
+        add_entry("model", string_entry("llama"));
+        add_entry("pre", string_entry("default"));
+        add_entry("scores", Entry::Array(scores.into_iter().map(|score| Entry::F32(score as f32)).collect()));
+        add_entry("add_space_prefix", Entry::Bool(prepends_space(tokenizer)?));
         if let Some(id) = model["unk_token"].as_str().and_then(|unknown| vocabulary.id(unknown)) {
-            say("unknown_token_id", Entry::U32(id));
+            add_entry("unknown_token_id", Entry::U32(id));
         }
     } else {
         let (pre, note) = pre_tokenizer_name(tokenizer)?;
         notes.extend(note);
-        if let Some((left, right)) = pieces.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
+        if let Some((left, right)) = merges.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
             return Err(unsupported_error("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
         }
-        say("model", string_entry("gpt2"));
-        say("pre", string_entry(pre));
-        say(
+        add_entry("model", string_entry("gpt2"));
+        add_entry("pre", string_entry(pre));
+        add_entry(
             "merges",
-            Entry::Array(pieces.iter().map(|(left, right)| string_entry(&format!("{left} {right}"))).collect()),
+            Entry::Array(merges.iter().map(|(left, right)| string_entry(&format!("{left} {right}"))).collect()),
         );
     }
-    say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| string_entry(token)).collect()));
-    say(
+    add_entry("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| string_entry(token)).collect()));
+    add_entry(
         "token_type",
         Entry::Array(vocabulary.token_types.iter().map(|token_type| Entry::I32(*token_type as i32)).collect()),
     );
     let [before, after] = surrounding_tokens(tokenizer)?;
     for (name, id) in ids {
-        let put = match *name {
+        let added_id = match *name {
             "bos" => before,
             "eos" => after,
             _ => None,
         };
         // The post-processor's tokens take precedence over `ids`.
-        if let Some(id) = put.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
-            say(&format!("{name}_token_id"), Entry::U32(id));
+        if let Some(id) = added_id.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
+            add_entry(&format!("{name}_token_id"), Entry::U32(id));
         }
     }
-    say("add_bos_token", Entry::Bool(before.is_some()));
-    say("add_eos_token", Entry::Bool(after.is_some()));
+    add_entry("add_bos_token", Entry::Bool(before.is_some()));
+    add_entry("add_eos_token", Entry::Bool(after.is_some()));
     Ok(GgufTokenizer { entries, notes })
 }
 
@@ -93,7 +94,7 @@ fn unsupported_error(key: &str, expected: &str, found: &Value) -> Error {
         .at(format!("tokenizer.json, {key}"))
         .expected(expected)
         .found(found)
-        .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
+        .hint("export a Hugging Face folder instead, with `--to FOLDER` and without `--gguf`")
 }
 
 /// Tokens and their types, indexed by id.
@@ -109,8 +110,8 @@ impl TokenTable {
         let bytes = model["byte_fallback"] == true;
         let unknown = model["unk_token"].as_str();
         for (token, id) in model["vocab"].as_object().into_iter().flatten() {
-            let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
-            let id = id.ok_or_else(|| unsupported_error("model.vocab", "an id", &token.clone().into()))?;
+            let parsed = id.as_u64().and_then(|id| usize::try_from(id).ok());
+            let id = parsed.ok_or_else(|| unsupported_error(&format!("model.vocab, {token}"), "a whole number", id))?;
             let token_type = match token.as_str() {
                 token if Some(token) == unknown => UNKNOWN,
                 token if bytes && is_byte(token) => BYTE,
@@ -120,11 +121,11 @@ impl TokenTable {
         }
         for added in tokenizer["added_tokens"].as_array().into_iter().flatten() {
             let (Some(id), Some(token)) = (added["id"].as_u64(), added["content"].as_str()) else {
-                return Err(unsupported_error("added_tokens", "an id and a content", added));
+                return Err(unsupported_error("added_tokens", "an entry with `id` and `content`", added));
             };
             // llama.cpp matches added tokens anywhere and never includes adjacent spaces.
             if let Some(key) = ["lstrip", "rstrip", "single_word"].into_iter().find(|key| added[key] == true) {
-                return Err(unsupported_error(&format!("added_tokens, {token}"), &format!("no {key}"), added));
+                return Err(unsupported_error(&format!("added_tokens, {token}"), &format!("`{key}: false`"), added));
             }
             let token_type = match Some(token) == unknown {
                 true => UNKNOWN,
@@ -156,25 +157,25 @@ impl TokenTable {
 
     /// Assigns SentencePiece scores that are higher for earlier merges. llama.cpp has no list of merges: it merges any
     /// two pieces that form a token, in the order of these scores.
-    fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
-        let mut rank: HashMap<String, usize> = HashMap::new();
-        for (rank_of_piece, (left, right)) in pieces.iter().enumerate() {
-            rank.entry(format!("{left}{right}")).or_insert(rank_of_piece);
+    fn compute_scores(&self, merges: &[(String, String)]) -> Result<Vec<f64>> {
+        let mut ranks: HashMap<String, usize> = HashMap::new();
+        for (rank, (left, right)) in merges.iter().enumerate() {
+            ranks.entry(format!("{left}{right}")).or_insert(rank);
         }
-        let last = pieces.len();
+        let last = merges.len();
         let scores: Vec<f64> = self
             .tokens
             .iter()
             .zip(&self.token_types)
             .map(
                 |(token, token_type)| {
-                    if *token_type == NORMAL { -(*rank.get(token).unwrap_or(&last) as f64) } else { 0.0 }
+                    if *token_type == NORMAL { -(*ranks.get(token).unwrap_or(&last) as f64) } else { 0.0 }
                 },
             )
             .collect();
         let tokens: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
         let implied: BTreeSet<[&str; 2]> = derive_merges(&tokens, &self.token_types, &scores).into_iter().collect();
-        let listed: BTreeSet<[&str; 2]> = pieces.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
+        let listed: BTreeSet<[&str; 2]> = merges.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
         match implied.symmetric_difference(&listed).next() {
             None => Ok(scores),
             Some([left, right]) => {
@@ -194,7 +195,7 @@ fn is_byte(token: &str) -> bool {
         .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
-fn read_merge(merge: &Value) -> Result<(String, String)> {
+fn parse_merge(merge: &Value) -> Result<(String, String)> {
     let pair = match merge {
         Value::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
         Value::Array(two) => match &two[..] {
@@ -235,24 +236,24 @@ fn pre_tokenizer_name(tokenizer: &Value) -> Result<(&'static str, Option<String>
             _ => return Err(splitter_error(pre)),
         }
     }
-    let ignore = tokenizer["model"]["ignore_merges"] == true;
+    let ignore_merges = tokenizer["model"]["ignore_merges"] == true;
     let is_match = |splitter: &&super::Splitter| {
         splitter.pattern == pattern
             && splitter.digits == digits
-            && splitter.ignore_merges == ignore
+            && splitter.ignore_merges == ignore_merges
             && bytes == Some(pattern.is_none())
     };
-    let composes = normalizer["type"] == "NFC";
-    if !normalizer.is_null() && !composes {
+    let uses_nfc = normalizer["type"] == "NFC";
+    if !normalizer.is_null() && !uses_nfc {
         return Err(unsupported_error("normalizer", "null or NFC", normalizer));
     }
     let found = SPLITTERS
         .iter()
-        .find(|splitter| is_match(splitter) && splitter.nfc == composes)
+        .find(|splitter| is_match(splitter) && splitter.nfc == uses_nfc)
         .or_else(|| SPLITTERS.iter().find(is_match));
     let note =
         "llama.cpp does not apply the tokenizer's NFC normalization, so it tokenizes decomposed characters differently";
-    found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| splitter_error(pre))
+    found.map(|splitter| (splitter.names[0], uses_nfc.then(|| note.to_owned()))).ok_or_else(|| splitter_error(pre))
 }
 
 fn splitter_error(pre: &Value) -> Error {
@@ -261,7 +262,7 @@ fn splitter_error(pre: &Value) -> Error {
 }
 
 /// Returns whether a SentencePiece tokenizer prepends a space to the text.
-fn space_prefix(tokenizer: &Value) -> Result<bool> {
+fn prepends_space(tokenizer: &Value) -> Result<bool> {
     let normalizer = &tokenizer["normalizer"];
     let pre = &tokenizer["pre_tokenizer"];
     let steps = pipeline_steps(normalizer, "normalizers").into_iter().filter(|step| !step.is_null());
@@ -294,7 +295,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
     }
 }
 
-/// Returns the tokens added before and after a text.
+/// Returns the ids of the tokens that the post-processor adds before and after a text.
 fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
     let steps = pipeline_steps(processor, "processors").into_iter().filter(|step| !step.is_null());
