@@ -83,9 +83,10 @@ impl Amount {
         let Some(number) = text.strip_suffix('%') else {
             let error = fraction_error(text, "invalid depth");
             return Err(match text.trim().parse::<f64>() {
-                Ok(number) => {
+                Ok(number) if number >= 1.0 && number.fract() == 0.0 => {
                     error.hint(format!("write `{number}` without quotes for a count, or `{number}%` for a share"))
                 }
+                Ok(number) => error.hint(format!("write a whole number for a count, or `{number}%` for a share")),
                 Err(_) => error,
             });
         };
@@ -331,6 +332,7 @@ mod tests {
             ("1.1234567%", "at most 6"),
             ("99999999999999999999%", "digits"),
             ("7", "write `7` without quotes for a count, or `7%` for a share"),
+            ("2.5", "write a whole number for a count, or `2.5%` for a share"),
             ("many", "invalid depth"),
             ("", "invalid depth"),
         ] {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// network file systems cache file attributes.
 pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
-const ENDING: &str = ".ghostlab-tmp";
+const TEMPORARY_SUFFIX: &str = ".ghostlab-tmp";
 
 /// Creates `dir` if necessary and checks that files can be written there, so that a run fails at the start rather than
 /// when it saves its results. `names` are the files to write. None of them may exist as a folder.
@@ -63,23 +63,26 @@ pub fn check_writable_folder(dir: &Path) -> Result<()> {
 
 /// Returns whether a file name has the format that [`temporary`] uses.
 pub fn is_temporary(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(ENDING)
+    name.starts_with('.') && name.ends_with(TEMPORARY_SUFFIX)
 }
 
 /// Removes temporary files and folders left by killed processes.
 pub fn sweep(dir: &Path) {
-    let left: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    let entries: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
     let now = OnceCell::new();
-    for entry in left {
+    for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let tag = name.strip_suffix(ENDING).filter(|_| is_temporary(&name)).and_then(|name| name.rsplit('.').nth(1));
+        let tag = name
+            .strip_suffix(TEMPORARY_SUFFIX)
+            .filter(|_| is_temporary(&name))
+            .and_then(|name| name.rsplit('.').nth(1));
         // Skip files that have the suffix but were not created by `temporary`.
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
-        let dead = match Owner::is_tag_alive(tag) {
+        let is_abandoned = match Owner::is_tag_alive(tag) {
             Some(lives) => !lives,
             None => age(&entry.path(), *now.get_or_init(|| file_system_time(dir))).is_some_and(|age| age > STALE_AFTER),
         };
-        if dead {
+        if is_abandoned {
             fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())).ok();
         }
     }
@@ -202,7 +205,7 @@ fn with_temporary_name<T>(
     let name: String = name.chars().take(40).collect();
     let prefix = format!(".{name}.{}.", Owner::current().tag());
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(ENDING);
+    builder.prefix(&prefix).suffix(TEMPORARY_SUFFIX);
     // Temporary files are private by default, but results should have the user's usual permissions.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
@@ -266,10 +269,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::current();
         let remote = Owner { system: Some("another machine".into()), ..this.clone() };
-        let killed = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv", root.path());
-        let living = part_of(&this, "run.json", root.path());
-        let remote_dead = part_of(&remote, "old", root.path());
-        let remote_living = part_of(&remote, "new", root.path());
+        let killed = temporary_path(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv", root.path());
+        let living = temporary_path(&this, "run.json", root.path());
+        let remote_dead = temporary_path(&remote, "old", root.path());
+        let remote_living = temporary_path(&remote, "new", root.path());
         let others = root.path().join(".results.csv.swp");
         let theirs = ["mine.5.ghostlab-tmp", ".notes.ghostlab-tmp", ".notes.of.mine.ghostlab-tmp"];
         let theirs = theirs.map(|name| root.path().join(name));
@@ -281,22 +284,21 @@ mod tests {
             let old = File::options().append(true).open(path).unwrap();
             old.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
         }
-        let folder = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone", root.path());
+        let folder = temporary_path(&Owner { pid: 99_999_999, ..this.clone() }, "backbone", root.path());
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("config.json"), "half").unwrap();
         ensure_writable(root.path(), &[]).unwrap();
-        let left = |path: &Path| path.exists();
-        assert!(!left(&folder), "the folder was not removed");
-        assert!(!left(&killed) && !left(&remote_dead), "files of dead processes remain");
+        assert!(!folder.exists(), "the folder was not removed");
+        assert!(!killed.exists() && !remote_dead.exists(), "files of dead processes remain");
         assert!(
-            left(&living) && left(&remote_living) && left(&others),
+            living.exists() && remote_living.exists() && others.exists(),
             "files of running or unknown processes were removed"
         );
-        assert!(theirs.iter().all(|path| left(path)), "an unrelated file with the suffix was removed");
+        assert!(theirs.iter().all(|path| path.exists()), "an unrelated file with the suffix was removed");
     }
 
-    fn part_of(owner: &Owner, name: &str, root: &Path) -> PathBuf {
-        root.join(format!(".{name}.{}.abcdef{ENDING}", owner.tag()))
+    fn temporary_path(owner: &Owner, name: &str, root: &Path) -> PathBuf {
+        root.join(format!(".{name}.{}.abcdef{TEMPORARY_SUFFIX}", owner.tag()))
     }
 
     #[test]

@@ -20,11 +20,11 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
             .expected(head.join(","))
             .found(found.iter().collect::<Vec<_>>().join(",")));
     }
-    reader.records().map(|record| row(file, head, &found, record)).collect()
+    reader.records().map(|record| parse_record(file, head, &found, record)).collect()
 }
 
-/// Reads one record. Also returns its line number.
-fn row<T: DeserializeOwned>(
+/// Parses one record. Also returns its line number.
+fn parse_record<T: DeserializeOwned>(
     file: &str,
     head: &[&str],
     found: &StringRecord,
@@ -37,16 +37,16 @@ fn row<T: DeserializeOwned>(
         // Errors from a custom deserializer have no column.
         let Some(field) = err.field().map(|field| field as usize) else {
             let found = record.iter().collect::<Vec<_>>().join(",");
-            let error = Error::damaged("invalid line").expected(reason(err.kind())).found(found);
+            let error = Error::damaged("invalid line").expected(expected_value(err.kind())).found(found);
             return error.at(format!("{file}:{line}"));
         };
-        value_error(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
+        value_error(head.get(field).unwrap_or(&""), &expected_value(err.kind()), record.get(field).unwrap_or_default())
             .at(format!("{file}:{line}"))
     })?;
     Ok((line, row))
 }
 
-fn reason(kind: &DeserializeErrorKind) -> String {
+fn expected_value(kind: &DeserializeErrorKind) -> String {
     match kind {
         DeserializeErrorKind::ParseInt(_) => "a whole number".to_owned(),
         DeserializeErrorKind::ParseBool(_) => "`true` or `false`".to_owned(),
@@ -58,14 +58,15 @@ fn reason(kind: &DeserializeErrorKind) -> String {
 fn csv_error(file: &str, error: &csv::Error) -> Error {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {
-        ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            Error::damaged("wrong number of columns in the line").expected(expected_len).found(len)
-        }
+        ErrorKind::UnequalLengths { expected_len, len, .. } => Error::damaged("wrong number of columns in the line")
+            .expected(format!("{expected_len} columns"))
+            .found(format!("{len} columns")),
         _ => Error::damaged("cannot read the table").found(error),
     }
     .at(format!("{file}:{line}"))
 }
 
+/// Creates the error for an invalid field. `expected` describes the valid values.
 pub fn value_error(column: &str, expected: &str, found: &str) -> Error {
     Error::damaged(format!("invalid value in the column `{column}`")).expected(expected).found(format!("`{found}`"))
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result, shorten};
 
 /// Maximum size of a header in bytes. The largest known headers, with half a million BPE merges, take 20 MB. In memory,
 /// a value takes up to 32 times its size in the file.
-const MAX_HEADER: u64 = 1 << 25;
+const MAX_HEADER_BYTES: u64 = 1 << 25;
 /// Supported tensor types.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
@@ -59,17 +59,17 @@ impl Gguf {
         let length = file.metadata().map_err(|error| read_error(&error, path))?.len();
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
-        file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
+        file.take(MAX_HEADER_BYTES).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
         // Compare with the tensor count in the header to detect duplicate names, which the map merges.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-        let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
+        let is_version_1 = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = panics::catch(|| Content::read(&mut Cursor::new(&head)))
             .map_err(|panic| damaged_file_error(format!("the reader panicked: {panic}"), path))?
             // Keep the first line only, because candle's errors may contain a backtrace.
             .map_err(|error| {
                 damaged_file_error(error.to_string().lines().next().unwrap_or_default().to_owned(), path)
             })?;
-        if !old && count != Some(content.tensor_infos.len() as u64) {
+        if !is_version_1 && count != Some(content.tensor_infos.len() as u64) {
             return Err(damaged_file_error("two tensors with the same name".to_owned(), path));
         }
         let mut tensors = BTreeMap::new();
@@ -103,7 +103,7 @@ impl Gguf {
                 .at(header.location("split.count"))
                 .expected("a model in a single file")
                 .found(format!("{parts} parts"))
-                .hint("merge the parts with llama.cpp's llama-gguf-split --merge")),
+                .hint("merge the parts with llama.cpp's `llama-gguf-split --merge FIRST_PART OUTPUT`")),
         }
     }
 
@@ -124,18 +124,19 @@ impl Gguf {
         match self.metadata.get(key) {
             None => "nothing".to_owned(),
             Some(Value::Array(list)) => format!("a list of {} items", list.len()),
-            Some(value) => scalar(value),
+            Some(value) => format_scalar(value),
         }
     }
 
     fn value_error(&self, key: &str, expected: &str) -> Error {
-        Error::bad_input("missing or invalid metadata entry in the GGUF file")
+        Error::bad_input("invalid metadata entry in the GGUF file")
             .at(self.location(key))
             .expected(expected)
             .found(self.describe_entry(key))
     }
 
-    fn typed<'a, T>(
+    /// Reads and converts an entry. Returns `None` if it does not exist.
+    fn read_typed<'a, T>(
         &'a self,
         key: &str,
         expected: &str,
@@ -144,12 +145,13 @@ impl Gguf {
         self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.value_error(key, expected))).transpose()
     }
 
-    /// Reads an integer of any width. A list must have equal values for all layers.
+    /// Reads an integer of any width, or returns `None` if there is no entry. A list must have the same value for all
+    /// layers.
     ///
     /// # Errors
     /// Fails if the entry has another type, or its values differ between layers.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
-        self.typed(key, "a whole number, the same for each layer", |value| match value {
+        self.read_typed(key, "a whole number, the same for each layer", |value| match value {
             Value::Array(list) => {
                 let first = as_unsigned(list.first()?)?;
                 list.iter().all(|item| as_unsigned(item) == Some(first)).then_some(first)
@@ -158,31 +160,35 @@ impl Gguf {
         })
     }
 
-    /// Reads integers of any width, from a list or a single integer.
+    /// Reads integers of any width, from a list or a single integer, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
     pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
-        self.typed(key, "a whole number, or a list with one for each layer", |value| match value {
+        self.read_typed(key, "a whole number, or a list with one for each layer", |value| match value {
             Value::Array(list) => list.iter().map(as_unsigned).collect(),
             value => as_unsigned(value).map(|count| vec![count]),
         })
     }
 
-    /// Reads a number.
+    /// Reads a number, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
-        self.typed(key, "a number", real)
+        self.read_typed(key, "a number", as_f64)
     }
 
-    /// Reads a string.
+    /// Reads a string, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
-        self.typed(key, "a string", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
+        self.read_typed(
+            key,
+            "a string",
+            |value| if let Value::String(text) = value { Some(text.as_str()) } else { None },
+        )
     }
 
     /// Returns whether the projection `part` has a bias in any layer.
@@ -191,19 +197,17 @@ impl Gguf {
         self.tensors.keys().any(|name| name.ends_with(&ending))
     }
 
-    /// Reads a boolean.
+    /// Reads a boolean, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(
-            key,
-            "true or false",
-            |value| if let Value::Bool(flag_value) = value { Some(*flag_value) } else { None },
-        )
+        self.read_typed(key, "true or false", |value| {
+            if let Value::Bool(flag_value) = value { Some(*flag_value) } else { None }
+        })
     }
 
-    /// Reads a list of strings.
+    /// Reads a list of strings, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
@@ -211,19 +215,19 @@ impl Gguf {
         fn text(value: &Value) -> Option<&str> {
             if let Value::String(text) = value { Some(text) } else { None }
         }
-        self.typed(key, "a list of strings", |value| match value {
+        self.read_typed(key, "a list of strings", |value| match value {
             Value::Array(list) => list.iter().map(text).collect(),
             _ => None,
         })
     }
 
-    /// Reads a list of numbers.
+    /// Reads a list of numbers, or returns `None` if there is no entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
-        self.typed(key, "a list of numbers", |value| match value {
-            Value::Array(list) => list.iter().map(real).collect(),
+        self.read_typed(key, "a list of numbers", |value| match value {
+            Value::Array(list) => list.iter().map(as_f64).collect(),
             _ => None,
         })
     }
@@ -265,20 +269,20 @@ impl std::fmt::Debug for Gguf {
 pub struct Blocks {
     dtype: GgmlDType,
     numbers: usize,
-    room: Vec<u64>,
+    buffer: Vec<u64>,
 }
 
 impl Blocks {
     /// Allocates a buffer for `numbers` values, which must be a multiple of the block size.
     pub fn new(dtype: GgmlDType, numbers: usize) -> Self {
         let bytes = numbers.div_ceil(dtype.block_size()) * dtype.type_size();
-        Self { dtype, numbers, room: vec![0; bytes.div_ceil(size_of::<u64>())] }
+        Self { dtype, numbers, buffer: vec![0; bytes.div_ceil(size_of::<u64>())] }
     }
 
     /// Returns the buffer, which the caller fills with the tensor's bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let bytes = self.numbers.div_ceil(self.dtype.block_size()) * self.dtype.type_size();
-        &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
+        &mut bytemuck::cast_slice_mut(&mut self.buffer)[..bytes]
     }
 
     /// Dequantizes the bytes in the buffer.
@@ -318,7 +322,7 @@ fn as_unsigned(value: &Value) -> Option<u64> {
     }
 }
 
-fn real(value: &Value) -> Option<f64> {
+fn as_f64(value: &Value) -> Option<f64> {
     match *value {
         Value::F32(n) => Some(n.into()),
         Value::F64(n) => Some(n),
@@ -329,11 +333,11 @@ fn real(value: &Value) -> Option<f64> {
     }
 }
 
-fn scalar(value: &Value) -> String {
+fn format_scalar(value: &Value) -> String {
     let text = match value {
         Value::String(text) => format!("`{text}`"),
         Value::Bool(boolean) => boolean.to_string(),
-        value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
+        value => as_f64(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
     shorten(&text, 80)
 }

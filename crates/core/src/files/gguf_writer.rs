@@ -33,18 +33,17 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
-        out.extend(text(key));
-        let (kind, bytes) =
-            encode_entry(value).ok_or_else(|| Error::job("cannot write an entry of a GGUF file").at(key))?;
+        out.extend(encode_text(key));
+        let (kind, bytes) = encode_entry(value).ok_or_else(|| mixed_list_error(key))?;
         out.extend(kind.to_le_bytes());
         out.extend(bytes);
     }
     let mut offset = 0;
     for info in tensors {
-        out.extend(text(&info.name));
+        out.extend(encode_text(&info.name));
         out.extend((info.shape.len() as u32).to_le_bytes());
         info.shape.iter().rev().for_each(|&side| out.extend((side as u64).to_le_bytes()));
-        out.extend(number(info.dtype).to_le_bytes());
+        out.extend(type_number(info.dtype).to_le_bytes());
         out.extend((offset as u64).to_le_bytes());
         offset += info.bytes() + padding(info.bytes());
     }
@@ -52,12 +51,16 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     Ok(out)
 }
 
+fn mixed_list_error(key: &str) -> Error {
+    Error::job("cannot write an entry of a GGUF file").at(key).expected("list items of one type").found("mixed types")
+}
+
 /// Returns the number of padding bytes that follow `bytes` bytes of tensor data.
 pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
 
-fn text(text: &str) -> Vec<u8> {
+fn encode_text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
@@ -72,7 +75,7 @@ fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
         Value::I32(n) => (5, n.to_le_bytes().to_vec()),
         Value::F32(n) => (6, n.to_le_bytes().to_vec()),
         Value::Bool(boolean) => (7, vec![(*boolean).into()]),
-        Value::String(string) => (8, text(string)),
+        Value::String(string) => (8, encode_text(string)),
         Value::Array(list) => {
             let items = list.iter().map(encode_entry).collect::<Option<Vec<_>>>()?;
             let item_type = items.first().map_or(8, |(item_type, _)| *item_type);
@@ -90,7 +93,7 @@ fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
 }
 
 /// Returns GGUF's number for a tensor type (ggml.h).
-fn number(dtype: GgmlDType) -> u32 {
+fn type_number(dtype: GgmlDType) -> u32 {
     match dtype {
         GgmlDType::F32 => 0,
         GgmlDType::F16 => 1,

@@ -28,7 +28,7 @@ enum JsonLayout {
 /// Rows in a JSON file, given one per line or as the items of a list. Blank lines and a leading byte order mark are
 /// skipped. Only `\n` ends a line, because JSON strings may contain other Unicode line separators.
 pub struct JsonRows<R> {
-    lines: R,
+    reader: R,
     path: PathBuf,
     zipped: bool,
     layout: JsonLayout,
@@ -37,7 +37,7 @@ pub struct JsonRows<R> {
     /// Number of the last line read, starting at 1.
     line: usize,
     /// Number of list items read.
-    count: usize,
+    item_count: usize,
     /// Check applied to the bytes of a row before parsing.
     check: fn(&[u8]) -> Result<()>,
 }
@@ -45,19 +45,20 @@ pub struct JsonRows<R> {
 impl<R: BufRead> JsonRows<R> {
     /// Creates a reader. `zipped` states whether `lines` decompresses a gzip file, whose read errors may mean that the
     /// file is damaged.
-    pub fn new(lines: R, path: &Path, zipped: bool) -> Self {
+    pub fn new(reader: R, path: &Path, zipped: bool) -> Self {
         Self {
-            lines,
+            reader,
             path: path.to_owned(),
             zipped,
             layout: JsonLayout::Unknown,
             row: Vec::new(),
             line: 0,
-            count: 0,
+            item_count: 0,
             check: |_| Ok(()),
         }
     }
 
+    /// Sets a check that is applied to the bytes of each row before parsing.
     pub fn checked(self, check: fn(&[u8]) -> Result<()>) -> Self {
         Self { check, ..self }
     }
@@ -122,7 +123,7 @@ impl<R: BufRead> JsonRows<R> {
     /// Returns the location of the last value: file and line, or file and list index.
     pub fn location(&self) -> String {
         match self.layout {
-            JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.count),
+            JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.item_count),
             _ => format!("{}:{}", self.path.display(), self.line),
         }
     }
@@ -132,23 +133,23 @@ impl<R: BufRead> JsonRows<R> {
         self.layout = JsonLayout::Lines;
         let mut is_first = true;
         loop {
-            let available = self.lines.fill_buf().map_err(|error| read_error(&self.path, self.zipped, 1, &error))?;
+            let available = self.reader.fill_buf().map_err(|error| read_error(&self.path, self.zipped, 1, &error))?;
             if is_first && available.starts_with(BYTE_ORDER_MARK) {
-                self.lines.consume(BYTE_ORDER_MARK.len());
+                self.reader.consume(BYTE_ORDER_MARK.len());
                 is_first = false;
                 continue;
             }
             is_first = false;
             match available.first() {
                 Some(b'[') => {
-                    self.lines.consume(1);
+                    self.reader.consume(1);
                     self.layout = JsonLayout::List;
                     self.line += 1;
                     return Ok(());
                 }
                 Some(blank) if blank.is_ascii_whitespace() => {
                     self.line += usize::from(*blank == b'\n');
-                    self.lines.consume(1);
+                    self.reader.consume(1);
                 }
                 _ => return Ok(()),
             }
@@ -162,7 +163,7 @@ impl<R: BufRead> JsonRows<R> {
             self.line += 1;
             self.row.clear();
             // Read one byte beyond the limit to detect rows that are too long.
-            let mut bounded = self.lines.by_ref().take(limit.bytes() + 1);
+            let mut bounded = self.reader.by_ref().take(limit.bytes() + 1);
             let size = bounded
                 .read_until(b'\n', &mut self.row)
                 .map_err(|error| read_error(&self.path, self.zipped, self.line, &error))?;
@@ -180,10 +181,10 @@ impl<R: BufRead> JsonRows<R> {
     fn next_item(&mut self) -> Result<bool> {
         let limit = TextLimit::current().for_json();
         self.row.clear();
-        let mut item = ItemBoundary::default();
+        let mut scanner = ItemScanner::default();
         loop {
             let available =
-                self.lines.fill_buf().map_err(|error| read_error(&self.path, self.zipped, self.line, &error))?;
+                self.reader.fill_buf().map_err(|error| read_error(&self.path, self.zipped, self.line, &error))?;
             if available.is_empty() {
                 if self.layout == JsonLayout::EndedList {
                     return Ok(false);
@@ -206,13 +207,13 @@ impl<R: BufRead> JsonRows<R> {
                 if self.layout == JsonLayout::EndedList || self.row.is_empty() && byte.is_ascii_whitespace() {
                     continue;
                 }
-                if item.is_end(byte) {
+                if scanner.is_end(byte) {
                     end = Some(byte);
                     break;
                 }
                 self.row.push(byte);
             }
-            self.lines.consume(used);
+            self.reader.consume(used);
             limit.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
             if let Some(end) = end {
                 if end == b']' {
@@ -221,7 +222,7 @@ impl<R: BufRead> JsonRows<R> {
                         continue;
                     }
                 }
-                self.count += 1;
+                self.item_count += 1;
                 return Ok(true);
             }
         }
@@ -238,13 +239,13 @@ fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json
 
 /// Scanner that finds the end of a list item: a comma or bracket outside strings and nested values.
 #[derive(Default)]
-struct ItemBoundary {
+struct ItemScanner {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
 }
 
-impl ItemBoundary {
+impl ItemScanner {
     fn is_end(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,

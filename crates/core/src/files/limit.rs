@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 /// Process-wide limit in bytes. It determines which files are rejected but never changes results.
 static LIMIT_BYTES: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
-/// Factor by which the limit is lower for JSON. The parsed tree of a row may take twenty times the size of its text.
-const ROW_DIVISOR: u64 = 10;
+/// Divisor of the limit for text that is parsed into a JSON tree. The tree may take twenty times the size of its text.
+const JSON_DIVISOR: u64 = 10;
 /// Maximum number of rows in a task. All of them are kept in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
@@ -33,7 +33,7 @@ impl TextLimit {
     /// of a task.
     #[must_use]
     pub fn for_json(self) -> Self {
-        Self(self.0 / ROW_DIVISOR)
+        Self(self.0 / JSON_DIVISOR)
     }
 
     pub fn bytes(self) -> u64 {

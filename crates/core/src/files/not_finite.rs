@@ -3,11 +3,12 @@
 /// Key of the object that represents a non-finite number. The value is `NaN`, `Infinity` or `-Infinity`.
 pub const NOT_FINITE: &str = "$ghostlab::not_finite";
 
-/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside strings. Returns `None` if the text contains none.
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside strings with objects that have the key [`NOT_FINITE`].
+/// Returns `None` if the text contains none of them.
 pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
     let mut finite = String::with_capacity(text.len());
     let mut rest = text;
-    let mut is_found = false;
+    let mut has_replaced = false;
     while let Some(start) = rest.find(['"', 'N', 'I', '-']) {
         finite.push_str(&rest[..start]);
         rest = &rest[start..];
@@ -18,14 +19,14 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
         } else if let Some(name) = ["NaN", "Infinity", "-Infinity"].iter().find(|name| rest.starts_with(**name)) {
             finite.push_str(&format!("{{\"{NOT_FINITE}\": \"{name}\"}}"));
             rest = &rest[name.len()..];
-            is_found = true;
+            has_replaced = true;
         } else {
             finite.push_str(&rest[..1]);
             rest = &rest[1..];
         }
     }
     finite.push_str(rest);
-    is_found.then_some(finite)
+    has_replaced.then_some(finite)
 }
 
 /// Returns the length of the JSON string at the start of `text`, including the quotes.

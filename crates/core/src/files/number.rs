@@ -11,12 +11,12 @@ pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::
 }
 
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    deserializer.deserialize_any(FiniteNumber)
+    deserializer.deserialize_any(NumberVisitor)
 }
 
-struct FiniteNumber;
+struct NumberVisitor;
 
-impl Visitor<'_> for FiniteNumber {
+impl Visitor<'_> for NumberVisitor {
     type Value = f64;
 
     fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {

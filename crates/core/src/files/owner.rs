@@ -22,22 +22,22 @@ impl Owner {
     pub fn current() -> Self {
         let pid = std::process::id();
         let started = match process_state(Path::new(PROC), pid) {
-            ProcState::Since(started) => Some(started),
-            ProcState::Gone | ProcState::Unknown => None,
+            ProcessState::Since(started) => Some(started),
+            ProcessState::Gone | ProcessState::Unknown => None,
         };
-        Self { pid, system: system(), started }
+        Self { pid, system: read_system_id(), started }
     }
 
     /// Returns whether the process is alive. Returns `None` if this is unknown, as for a process from another boot,
     /// container or machine, or a hidden process of another user.
     pub fn is_alive(&self) -> Option<bool> {
-        let here = self.system.is_some() && self.system == system();
+        let here = self.system.is_some() && self.system == read_system_id();
         if here { is_process_alive(Path::new(PROC), self.pid, self.started) } else { None }
     }
 
     /// Returns a tag for file names, `PID-START-SYSTEM`, without dots.
     pub fn tag(&self) -> String {
-        format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short(self.system.as_deref()))
+        format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short_hash(self.system.as_deref()))
     }
 
     /// Returns whether a string has the format of [`Self::tag`].
@@ -51,7 +51,7 @@ impl Owner {
         let mut parts = tag.split('-');
         let pid = parts.next()?.parse().ok()?;
         let started = parts.next()?.parse().ok()?;
-        system().filter(|system| parts.next() == Some(&short(Some(system))))?;
+        read_system_id().filter(|system| parts.next() == Some(&short_hash(Some(system))))?;
         is_process_alive(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
     }
 }
@@ -66,12 +66,12 @@ pub fn host() -> String {
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
-fn short(system: Option<&str>) -> String {
+fn short_hash(system: Option<&str>) -> String {
     sha256::of_bytes(system.unwrap_or_default())[..12].to_string()
 }
 
 /// Returns the boot id and PID namespace, within which a process id is unique.
-fn system() -> Option<String> {
+fn read_system_id() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.display()))
@@ -80,7 +80,7 @@ fn system() -> Option<String> {
 const PROC: &str = "/proc";
 
 /// State of a process according to procfs.
-enum ProcState {
+enum ProcessState {
     /// Running, with its start time in clock ticks.
     Since(u64),
     Gone,
@@ -90,32 +90,32 @@ enum ProcState {
 
 fn is_process_alive(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     match (process_state(proc, pid), started) {
-        (ProcState::Gone, _) => Some(false),
-        (ProcState::Since(now), Some(then)) => Some(now == then),
+        (ProcessState::Gone, _) => Some(false),
+        (ProcessState::Since(now), Some(then)) => Some(now == then),
         // At least one start time is unknown.
-        (ProcState::Since(_), None) | (ProcState::Unknown, _) => None,
+        (ProcessState::Since(_), None) | (ProcessState::Unknown, _) => None,
     }
 }
 
-fn process_state(proc: &Path, pid: u32) -> ProcState {
+fn process_state(proc: &Path, pid: u32) -> ProcessState {
     let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
         Ok(stat) => stat,
-        Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return ProcState::Gone,
-        Err(_) => return ProcState::Unknown,
+        Err(error) if error.kind() == ErrorKind::NotFound && !process_exists(pid) => return ProcessState::Gone,
+        Err(_) => return ProcessState::Unknown,
     };
     // The process name in parentheses may itself contain parentheses and spaces.
     let fields = stat.rfind(')').map(|end| stat[end + 1..].split_whitespace().collect::<Vec<_>>()).unwrap_or_default();
     match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
         // A zombie can no longer write files.
-        (Some(&"Z"), _) => ProcState::Gone,
-        (_, Some(started)) => ProcState::Since(started),
-        (_, None) => ProcState::Unknown,
+        (Some(&"Z"), _) => ProcessState::Gone,
+        (_, Some(started)) => ProcessState::Since(started),
+        (_, None) => ProcessState::Unknown,
     }
 }
 
 /// Returns whether a process with this id exists. Returns true if this cannot be determined.
 #[cfg(target_os = "linux")]
-fn exists(pid: u32) -> bool {
+fn process_exists(pid: u32) -> bool {
     unsafe extern "C" {
         fn kill(pid: i32, signal: i32) -> i32;
     }
@@ -130,7 +130,7 @@ fn exists(pid: u32) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn exists(_: u32) -> bool {
+fn process_exists(_: u32) -> bool {
     true
 }
 

@@ -19,26 +19,26 @@ use super::limit::TextLimit;
 use super::panics;
 use crate::error::{Error, Result};
 
-/// Reads the columns that `choose` selects from the schema, and passes the table and the schema to `take`. The table
+/// Reads the columns that `select` names, and passes the table and the schema to `convert`. The table
 /// has the physical types, and the schema has the logical types.
 ///
 /// Polars panics on some damaged footers (found by flipping bits). Such a panic is converted into an error. A damaged
 /// page header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
 ///
 /// # Errors
-/// Fails if the file cannot be read as a table. Propagates errors from `choose` and `take`.
+/// Fails if the file cannot be read as a table. Propagates errors from `select` and `convert`.
 pub fn read<T>(
     file: File,
     path: &Path,
     limit: TextLimit,
-    choose: impl FnOnce(&ArrowSchema) -> Result<Vec<String>>,
-    take: impl FnOnce(&DataFrame, &ArrowSchema) -> Result<T>,
+    select: impl FnOnce(&ArrowSchema) -> Result<Vec<String>>,
+    convert: impl FnOnce(&DataFrame, &ArrowSchema) -> Result<T>,
 ) -> Result<T> {
     panics::catch(|| {
         let mut reader = ParquetReader::new(file);
         let metadata = reader.get_metadata().map_err(|error| parquet_error(path, &error))?.clone();
         let schema = infer_schema(&metadata).map_err(|error| parquet_error(path, &error))?;
-        let columns = choose(&schema)?;
+        let columns = select(&schema)?;
         // Decompressed size of the selected columns according to the footer.
         let parts = metadata
             .row_groups
@@ -46,16 +46,16 @@ pub fn read<T>(
             .flat_map(|group| columns.iter().filter_map(|name| group.columns_under_root_iter(name)).flatten());
         let bytes = parts.map(|part| u64::try_from(part.uncompressed_size()).unwrap_or(u64::MAX));
         limit.check(path, bytes.fold(0, u64::saturating_add))?;
-        reader.set_metadata(Arc::new(as_stored(&metadata)));
-        take(&reader.with_columns(Some(columns)).finish().map_err(|error| parquet_error(path, &error))?, &schema)
+        reader.set_metadata(Arc::new(with_physical_types(&metadata)));
+        convert(&reader.with_columns(Some(columns)).finish().map_err(|error| parquet_error(path, &error))?, &schema)
     })
     .unwrap_or_else(|_| Err(unreadable_error(path, "an invalid table")))
 }
 
 /// Returns the footer with logical types removed, except text and unsigned integers.
-fn as_stored(metadata: &FileMetadata) -> FileMetadata {
+fn with_physical_types(metadata: &FileMetadata) -> FileMetadata {
     let schema = &metadata.schema_descr;
-    let fields = schema.fields().iter().map(stored_type).collect();
+    let fields = schema.fields().iter().map(physical_type).collect();
     FileMetadata {
         // Remove the embedded Arrow schema, because it contains dictionaries and times.
         key_value_metadata: None,
@@ -64,15 +64,15 @@ fn as_stored(metadata: &FileMetadata) -> FileMetadata {
     }
 }
 
-fn stored_type(field: &ParquetType) -> ParquetType {
+fn physical_type(field: &ParquetType) -> ParquetType {
     match field {
         ParquetType::GroupType { field_info, logical_type, converted_type, fields } => ParquetType::GroupType {
             field_info: field_info.clone(),
             logical_type: *logical_type,
             converted_type: *converted_type,
-            fields: fields.iter().map(stored_type).collect(),
+            fields: fields.iter().map(physical_type).collect(),
         },
-        ParquetType::PrimitiveType(primitive) if is_plain(primitive) => field.clone(),
+        ParquetType::PrimitiveType(primitive) if is_supported_type(primitive) => field.clone(),
         ParquetType::PrimitiveType(primitive) => {
             ParquetType::PrimitiveType(PrimitiveType { logical_type: None, converted_type: None, ..primitive.clone() })
         }
@@ -81,7 +81,7 @@ fn stored_type(field: &ParquetType) -> ParquetType {
 
 /// Returns whether every polars build supports the logical type of a column: text, unsigned integers of 32 and 64 bits,
 /// or no logical type.
-fn is_plain(primitive: &PrimitiveType) -> bool {
+fn is_supported_type(primitive: &PrimitiveType) -> bool {
     use PrimitiveConvertedType as Converted;
     use PrimitiveLogicalType as Logical;
     match primitive.physical_type {

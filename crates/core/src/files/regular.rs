@@ -20,8 +20,12 @@ pub fn open(path: &Path) -> Result<File> {
         return Err(Error::bad_input("cannot read from this path")
             .at(path.display())
             .expected("a regular file")
-            .found(name_of(kind))
-            .hint("save the data to a regular file first, because inputs are read several times"));
+            .found(file_type_name(kind))
+            .hint(if kind.is_dir() {
+                "choose a file in the folder"
+            } else {
+                "save the data to a regular file first, because inputs are read several times"
+            }));
     }
     let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
@@ -51,8 +55,8 @@ fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     Ok(beginning == LFS_POINTER.as_bytes())
 }
 
-/// Opens a regular file, rejecting pipes without blocking. Needs one fewer system call than [`open`], which matters on
-/// network file systems.
+/// Opens a regular file, rejecting pipes without blocking. Unlike [`open`], does not detect Git LFS pointers, and needs
+/// one fewer system call, which matters on network file systems.
 ///
 /// # Errors
 /// Fails if the file cannot be opened. Fails with kind `InvalidData`, naming the file type, if it is not a regular
@@ -70,12 +74,12 @@ pub fn file(path: &Path) -> io::Result<File> {
 }
 
 fn check_regular(kind: FileType) -> io::Result<()> {
-    if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, name_of(kind))) }
+    if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, file_type_name(kind))) }
 }
 
 /// Returns the file type if a path exists and is not a regular file.
 pub fn non_regular_kind(path: &Path) -> Option<&'static str> {
-    fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
+    fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(file_type_name)
 }
 
 /// Reads a settings file or a JSON file into memory.
@@ -98,7 +102,7 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
 
 /// Returns the name of a file type for messages.
 #[cfg(unix)]
-pub(super) fn name_of(kind: FileType) -> &'static str {
+pub(super) fn file_type_name(kind: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     match kind {
         kind if kind.is_dir() => "a folder",
@@ -110,7 +114,7 @@ pub(super) fn name_of(kind: FileType) -> &'static str {
 }
 
 #[cfg(not(unix))]
-pub(super) fn name_of(kind: FileType) -> &'static str {
+pub(super) fn file_type_name(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "a special file" }
 }
 

@@ -111,9 +111,8 @@ pub fn input_error(what: impl std::fmt::Display, path: &Path) -> Error {
 /// Creates the error for invalid UTF-8. The byte `offset` is relative to `part`, such as `line` or `file`.
 pub(super) fn utf8_error(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
-        .expected("UTF-8")
         .found(format!("an invalid byte at offset {offset} of the {part}"))
-        .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+        .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8 OLD > NEW`")
 }
 
 /// Describes a value by its type and the beginning of its text.

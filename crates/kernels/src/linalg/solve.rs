@@ -32,7 +32,7 @@ pub struct NormalEquations {
 
 /// Minimum-norm solution of a system that may be singular.
 #[derive(Debug)]
-pub struct MinimumNorm {
+pub struct MinimumNormSolution {
     /// `M [C, C]`, row-major.
     pub solution: Vec<f64>,
     /// Rank of `X`, i.e. the number of eigenvalues of `XᵀX` that were kept.
@@ -183,7 +183,7 @@ impl NormalEquations {
     ///
     /// # Errors
     /// Fails if the sums are not finite or the eigendecomposition does not converge.
-    pub fn solve_minimum_norm(&self) -> Result<MinimumNorm> {
+    pub fn solve_minimum_norm(&self) -> Result<MinimumNormSolution> {
         let c = self.channels;
         self.check_finite()?;
         let eigen = self.gram_view().self_adjoint_eigen(Side::Lower).map_err(|_| self.eigenvalue_error())?;
@@ -200,7 +200,7 @@ impl NormalEquations {
         let mut solution = vec![0.0; c * c];
         let destination = MatMut::from_row_major_slice_mut(&mut solution, c, c);
         matmul(destination, Accum::Replace, retained, &coefficients, 1.0, all_threads());
-        Ok(MinimumNorm { solution: require_finite(solution)?, rank })
+        Ok(MinimumNormSolution { solution: require_finite(solution)?, rank })
     }
 
     /// Computes the rank and condition number of `X`.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::overlap::{Input, is_within, real};
+use super::overlap::{Input, is_within, resolve_links};
 use super::swap::parent_folder;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;
@@ -33,11 +33,12 @@ impl OutputFile<'_> {
             return if folder.is_dir() { Ok(()) } else { Err(error.hint("create the folder, or choose another one")) };
         };
         if !data.is_file() {
-            let found = regular::name_of(data.file_type());
+            let found = regular::file_type_name(data.file_type());
             return Err(already_exists_error(path).expected("a regular file").found(found).hint("choose another file"));
         }
-        let target: PathBuf = real(path);
-        if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &real(&input.path))) {
+        let target: PathBuf = resolve_links(path);
+        if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &resolve_links(&input.path)))
+        {
             let found = format!("{}, an input", input.what);
             return Err(already_exists_error(path)
                 .expected("a file that is not an input")

@@ -71,7 +71,7 @@ impl OutputFolder {
                 .found("a path that is not a folder")
                 .hint("move or rename the file, or choose another folder"));
         }
-        check_free(&self.path, &self.path, self.kind, names, &self.hash_cache)
+        check_conflicts(&self.path, &self.path, self.kind, names, &self.hash_cache)
     }
 
     /// Creates a draft next to the output folder.
@@ -97,8 +97,8 @@ impl OutputFolder {
             hash_cache: Arc::clone(&self.hash_cache),
             is_published: false,
         };
-        let mark = draft.folder.join(swap::DRAFT_MARKER);
-        fs::write(&mark, "").map_err(|error| Error::io("write", &mark, &error))?;
+        let marker = draft.folder.join(swap::DRAFT_MARKER);
+        fs::write(&marker, "").map_err(|error| Error::io("write", &marker, &error))?;
         Ok(draft)
     }
 
@@ -108,7 +108,7 @@ impl OutputFolder {
     /// Fails like [`Self::check`], or if a file cannot be written.
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
-        check_free(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;
+        check_conflicts(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::folder_io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
         // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
@@ -145,10 +145,10 @@ impl Draft {
         list_files(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
         Manifest::new(&self.folder, &names, self.kind)?.write(&self.folder)?;
         names.push(Manifest::FILE.to_owned());
-        check_free(&self.target, &self.display_path, self.kind, &names, &self.hash_cache)?;
-        let mark = self.folder.join(swap::DRAFT_MARKER);
+        check_conflicts(&self.target, &self.display_path, self.kind, &names, &self.hash_cache)?;
+        let marker = self.folder.join(swap::DRAFT_MARKER);
         if !self.target.exists() {
-            fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
+            fs::remove_file(&marker).map_err(|error| self.replace_error(&error))?;
             fs::rename(&self.folder, &self.target).map_err(|error| self.replace_error(&error))?;
             self.is_published = true;
             return Ok(());
@@ -157,7 +157,7 @@ impl Draft {
             fs::set_permissions(&self.folder, old.permissions()).ok();
         }
         swap::link_user_files(&self.target, &self.folder, &self.hash_cache);
-        fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
+        fs::remove_file(&marker).map_err(|error| self.replace_error(&error))?;
         let old = if try_exchange(&self.folder, &self.target) {
             self.folder.clone()
         } else {
@@ -190,7 +190,13 @@ impl Drop for Draft {
 
 /// Rejects names that belong to files that this program did not write. Messages show `display_path` as the path of the
 /// folder.
-fn check_free(folder: &Path, display_path: &Path, kind: &str, names: &[String], hash_cache: &HashCache) -> Result<()> {
+fn check_conflicts(
+    folder: &Path,
+    display_path: &Path,
+    kind: &str,
+    names: &[String],
+    hash_cache: &HashCache,
+) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder contains another kind of output")

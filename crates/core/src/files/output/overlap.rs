@@ -32,9 +32,9 @@ impl Input {
 /// # Errors
 /// Fails with exit code 2. The message names the output and the input.
 pub fn check_separate(output: &Path, inputs: &[Input]) -> Result<()> {
-    let output_path = real(output);
+    let output_path = resolve_links(output);
     for Input { what, path, whole } in inputs {
-        let input = real(path);
+        let input = resolve_links(path);
         let found = match (is_within(&input, &output_path), is_within(&output_path, &input)) {
             (true, true) => "the same folder",
             (true, false) => "a folder that contains it",
@@ -52,13 +52,13 @@ pub fn check_separate(output: &Path, inputs: &[Input]) -> Result<()> {
 
 /// Returns whether a path is `folder` or inside it.
 pub(super) fn is_within(path: &Path, folder: &Path) -> bool {
-    let id = id(folder);
-    path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
+    let folder_id = file_id(folder);
+    path.ancestors().any(|above| above == folder || (folder_id.is_some() && file_id(above) == folder_id))
 }
 
 /// Returns the absolute path with links resolved as far as the path exists. Like the kernel, follows each link before
 /// it applies `..`.
-pub(super) fn real(path: &Path) -> PathBuf {
+pub(super) fn resolve_links(path: &Path) -> PathBuf {
     let absolute = files::absolute(path);
     let mut real = PathBuf::new();
     for part in absolute.components() {
@@ -76,13 +76,13 @@ pub(super) fn real(path: &Path) -> PathBuf {
 
 /// Returns the device and inode, which identify a folder even if it is mounted at several paths.
 #[cfg(unix)]
-fn id(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
 #[cfg(not(unix))]
-fn id(_: &Path) -> Option<(u64, u64)> {
+fn file_id(_: &Path) -> Option<(u64, u64)> {
     None
 }
 

@@ -128,8 +128,8 @@ pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
     for item in fs::read_dir(parent_folder(output)).into_iter().flatten().flatten() {
         let file_name = item.file_name().to_string_lossy().into_owned();
         let Some(rest) = file_name.strip_prefix(&prefix) else { continue };
-        let draft = owner_tag(DRAFT_SUFFIX, rest);
-        let old = owner_tag(REPLACED_SUFFIX, rest);
+        let draft = parse_owner_tag(DRAFT_SUFFIX, rest);
+        let old = parse_owner_tag(REPLACED_SUFFIX, rest);
         let Some(tag) = draft.or(old) else { continue };
         if old.is_some() && !output.exists() {
             fs::rename(item.path(), output).ok();
@@ -145,7 +145,8 @@ pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
     }
 }
 
-fn owner_tag<'a>(ending: &str, rest: &'a str) -> Option<&'a str> {
+/// Returns the owner's tag in a name of the form `TAG.COUNT` followed by `ending`.
+fn parse_owner_tag<'a>(ending: &str, rest: &'a str) -> Option<&'a str> {
     let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
     (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
 }
