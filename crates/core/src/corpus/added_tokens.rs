@@ -256,7 +256,8 @@ mod tests {
     fn added_tokens_from_companion_files_encode_to_single_ids() {
         let description = sample::description();
         let text = "a <|end|> b";
-        let decoder = json!({"added_tokens_decoder": {"31": special_token_json("<|end|>"), "30": special_token_json("<|start|>")}});
+        let [start, end] = ["<|start|>", "<|end|>"].map(special_token_json);
+        let decoder = json!({"added_tokens_decoder": {"31": end, "30": start}});
         let older = json!({"<|end|>": 29, "<|start|>": 28});
         let list = json!({"additional_special_tokens": ["<|start|>", "<|end|>"]});
         for files in [
@@ -298,7 +299,8 @@ mod tests {
         // Changed flags apply, and new tokens follow the highest id.
         let mut strips = special_token_json("<|end|>");
         strips["lstrip"] = json!(true);
-        let other = json!({"added_tokens_decoder": {"28": strips, "31": special_token_json("<|new|>"), "30": special_token_json("z")}});
+        let [new, z] = ["<|new|>", "z"].map(special_token_json);
+        let other = json!({"added_tokens_decoder": {"28": strips, "31": new, "30": z}});
         let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);

@@ -113,7 +113,7 @@ impl Criterion for Cca {
             let [input, output] = [start, end].map(HookPoint::Stream);
             let sides: [RowSource<'_>; 2] =
                 [&|rows| to_f64(activations.rows(input, rows)?), &|rows| to_f64(activations.rows(output, rows)?)];
-            scores.push((start, bound(activations, sides)?));
+            scores.push((start, compute_bound(activations, sides)?));
         }
         if self.cut == Cut::Layers {
             return Ok(Selection::lowest(scores, spec.depth));
@@ -133,7 +133,7 @@ pub(super) fn to_f64(rows: &[f32]) -> Result<Vec<f64>> {
 }
 
 /// Computes `C − Σ ρ_i²` for two variables. `sides` returns their rows, which correspond to the rows of `activations`.
-pub(super) fn bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
+pub(super) fn compute_bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
@@ -150,11 +150,11 @@ pub(super) fn bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Res
     let mut normal = NormalEquations::new(channels);
     let mut gram = vec![0.0; channels * channels]; // YᵀY
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
-        let mut centred = [sides[0](rows.clone())?, sides[1](rows)?];
-        for (rows, mean) in centred.iter_mut().zip(&means) {
+        let mut centered = [sides[0](rows.clone())?, sides[1](rows)?];
+        for (rows, mean) in centered.iter_mut().zip(&means) {
             rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
         }
-        let [x, y] = centred;
+        let [x, y] = centered;
         normal.add(&x, &y);
         gram_parallel(&mut gram, &y, channels);
     }

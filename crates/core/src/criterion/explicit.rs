@@ -47,15 +47,19 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
             return Err(Error::bad_input(format!("`{name}` requires a list of layers or sublayers"))
                 .expected("exactly one of `layers`, `sublayers` and `order` (the first `depth` layers are removed)")
                 .found(if is_empty { "none of them" } else { "several of them" })
-                .hint("write, for example, `{name: explicit, layers: [8, 9, 12]}`"));
+                .hint(if is_empty {
+                    "write, for example, `{name: explicit, layers: [8, 9, 12]}`"
+                } else {
+                    "remove all but one of them"
+                }));
         }
     };
     if let Explicit::Layers(layers) | Explicit::Order(layers) = &rule
-        && let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer))
+        && let Some((i, duplicate)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer))
     {
         return Err(Error::bad_input(format!("`{name}` lists a layer twice"))
             .expected("each layer once")
-            .found(format!("layer {twice} again at position {}", i + 1)));
+            .found(format!("layer {duplicate} again at position {}", i + 1)));
     }
     Ok(Box::new(rule))
 }
@@ -98,20 +102,25 @@ impl Explicit {
     }
 }
 
-/// Rejects layers that the backbone does not have. `fits` states whether the length of the list matches the depth.
-fn check_layers(layers: &[usize], fits: bool, spec: &PruneSpec<'_>) -> Result<()> {
+/// Rejects layers that the backbone does not have, and a list without a valid length. `has_valid_length` states whether
+/// the length of the list fits the depth.
+fn check_layers(layers: &[usize], has_valid_length: bool, spec: &PruneSpec<'_>) -> Result<()> {
     if let Some(layer) = layers.iter().find(|&&layer| layer >= spec.layers) {
         return Err(Error::bad_input(format!("`{NAME}` lists a layer that `{}` does not have", spec.backbone))
             .expected(format!("layers below {}", spec.layers))
             .found(layer));
     }
-    if fits {
+    if has_valid_length {
         return Ok(());
     }
     Err(Error::bad_input(format!("`{NAME}` lists {} for a depth of {}", pluralize(layers.len(), "layer"), spec.depth))
         .expected(pluralize(spec.depth, "layer"))
         .found(format!("{layers:?}"))
-        .hint("use `order` to remove the first `depth` layers of a longer list"))
+        .hint(if layers.len() > spec.depth {
+            "use `order` to remove the first `depth` layers of a longer list"
+        } else {
+            "list more layers, or reduce `depth`"
+        }))
 }
 
 /// Rejects sublayers that the depth does not count or the backbone does not have. Also rejects a list whose length

@@ -39,7 +39,7 @@ struct FinerCut {
 
 /// Returns the candidates sorted by their names in the published code. The order determines which candidate wins ties:
 /// `model.layers.10.mlp.down_proj` comes before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
-fn in_order_of_names(spec: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
+fn candidates_by_name(spec: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
     let mut candidates = spec.unit.candidates(spec.layers);
     candidates.sort_by_cached_key(|&(layer, kind)| (format!("{layer}."), kind == Sublayer::Attention));
     candidates
@@ -75,7 +75,7 @@ impl Criterion for FinerCut {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, spec, in_order_of_names(spec), self.trial_metric(), stats)
+        remove_greedily(NAME, spec, candidates_by_name(spec), self.trial_metric(), stats)
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     fn finercut_candidates_are_sorted_by_published_name() {
         let spec = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
         let order: Vec<usize> =
-            in_order_of_names(&spec).iter().map(|(layer, kind)| kind.index_in_model(*layer)).collect();
+            candidates_by_name(&spec).iter().map(|(layer, kind)| kind.index_in_model(*layer)).collect();
         assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);
     }
 }

@@ -67,7 +67,7 @@ impl Laco {
 
     /// Returns the position of the first trial, which is the layer into which it merges other layers. Returns `None` if
     /// no position is valid.
-    fn first(&self, spec: &PruneSpec<'_>) -> Option<usize> {
+    fn first_position(&self, spec: &PruneSpec<'_>) -> Option<usize> {
         let first = self.highest(spec).checked_sub(self.combine.min(spec.depth + 1))?;
         (first >= self.lowest).then_some(first)
     }
@@ -77,7 +77,7 @@ impl Laco {
         position.checked_sub(distance).filter(|&next| next >= self.lowest)
     }
 
-    fn trial(&self, merges: &[LayerMerge]) -> Trial {
+    fn build_trial(&self, merges: &[LayerMerge]) -> Trial {
         Trial { removed: absorbed_layers(merges), merged: self.form.apply(merges) }
     }
 }
@@ -109,7 +109,7 @@ impl Criterion for Laco {
         if let Some(highest) = self.highest.filter(|&highest| highest >= spec.layers) {
             return Err(option_error("highest", format!("a layer below {}", spec.layers), highest));
         }
-        if self.first(spec).is_none() {
+        if self.first_position(spec).is_none() {
             return Err(Error::bad_input(format!("`{NAME}` cannot merge any layers"))
                 .expected(format!("`lowest` at least {} below `highest`", self.combine.min(spec.depth + 1)))
                 .found(format!(
@@ -130,7 +130,7 @@ impl Criterion for Laco {
 
     /// Returns one trial for each position, which is an upper bound on the number of trials.
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
-        let Some(first) = self.first(spec) else { return Vec::new() };
+        let Some(first) = self.first_position(spec) else { return Vec::new() };
         let removed = (self.combine - 1).min(spec.depth);
         (self.lowest..=first).rev().map(|layer| Cut::layers(layer + 1..=layer + removed)).collect()
     }
@@ -142,14 +142,14 @@ impl Criterion for Laco {
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut layers: Vec<usize> = (0..spec.layers).collect();
         let mut selection = Selection::from_layers([], Vec::new());
-        let mut position = self.first(spec);
+        let mut position = self.first_position(spec);
         while let Some(current) = position.filter(|_| layers.len() + spec.depth > spec.layers) {
             let missing = layers.len() + spec.depth - spec.layers;
             let above = &layers[current + 1..];
             let absorbed = above[..above.len().min(self.combine - 1).min(missing)].to_vec();
             let mut merges = selection.merges.clone();
             merges.push(LayerMerge { layer: layers[current], absorbed });
-            let cosine = stats.measure_trials(self.trial_metric(), &[self.trial(&merges)])?[0];
+            let cosine = stats.measure_trials(self.trial_metric(), &[self.build_trial(&merges)])?[0];
             selection.scores.push((layers[current], cosine));
             let is_accepted = cosine > self.threshold;
             if is_accepted {

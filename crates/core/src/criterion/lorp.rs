@@ -66,7 +66,7 @@ impl Criterion for Lorp {
         let clusters = self.clusters.unwrap_or_else(|| default_clusters(sum / pairs.len() as f64).min(layers));
         let affinity: Vec<f64> = values.iter().map(|similarity| (similarity + 1.0) / 2.0).collect();
         let labels = spectral::cluster(&affinity, layers, clusters)?;
-        let order = Clusters::new(&values, &labels, clusters).order(spec.depth);
+        let order = Clusters::new(&values, &labels, clusters).removal_order(spec.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
         // A layer that is alone in its cluster has no redundancy and therefore no score.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
@@ -91,7 +91,7 @@ struct Clusters<'a> {
     similarity: &'a [f64],
     layers: usize,
     /// Remaining layers by cluster, in ascending order.
-    left: Vec<Vec<usize>>,
+    remaining: Vec<Vec<usize>>,
     /// Candidates by cluster with their redundancy, most redundant first.
     queues: Vec<Vec<(usize, Option<f64>)>>,
 }
@@ -99,11 +99,11 @@ struct Clusters<'a> {
 impl<'a> Clusters<'a> {
     fn new(similarity: &'a [f64], labels: &[usize], clusters: usize) -> Self {
         let layers = labels.len();
-        let mut left = vec![Vec::new(); clusters];
+        let mut remaining = vec![Vec::new(); clusters];
         for (layer, &cluster) in labels.iter().enumerate() {
-            left[cluster].push(layer);
+            remaining[cluster].push(layer);
         }
-        let queues = left.iter().map(|members| {
+        let queues = remaining.iter().map(|members| {
             let candidates = members.iter().filter(|&&layer| layer > 0 && layer + 1 < layers);
             let mut queue: Vec<(usize, Option<f64>)> = candidates
                 .map(|&layer| {
@@ -115,41 +115,42 @@ impl<'a> Clusters<'a> {
             queue
         });
         let queues = queues.collect();
-        Self { similarity, layers, left, queues }
+        Self { similarity, layers, remaining, queues }
     }
 
     /// Returns `count` layers in the order of removal, each with its redundancy.
-    fn order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
+    fn removal_order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
         let mut order = Vec::new();
         for cluster in 0..self.queues.len() {
             if order.len() < count {
-                order.extend(self.take(cluster));
+                order.extend(self.remove_most_redundant(cluster));
             }
         }
         while order.len() < count {
-            let Some(cluster) = self.most_similar() else { break };
-            order.extend(self.take(cluster));
+            let Some(cluster) = self.most_similar_cluster() else { break };
+            order.extend(self.remove_most_redundant(cluster));
         }
         order
     }
 
     /// Removes and returns the most redundant candidate of a cluster.
-    fn take(&mut self, cluster: usize) -> Option<(usize, Option<f64>)> {
+    fn remove_most_redundant(&mut self, cluster: usize) -> Option<(usize, Option<f64>)> {
         if self.queues[cluster].is_empty() {
             return None;
         }
         let taken = self.queues[cluster].remove(0);
-        self.left[cluster].retain(|&layer| layer != taken.0);
+        self.remaining[cluster].retain(|&layer| layer != taken.0);
         Some(taken)
     }
 
     /// Returns the cluster with the most similar remaining layers, among the clusters that have candidates. The first
     /// cluster wins ties.
-    fn most_similar(&self) -> Option<usize> {
+    fn most_similar_cluster(&self) -> Option<usize> {
         let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
         let similarities = open.map(|cluster| {
-            let left = &self.left[cluster];
-            let pairs = left.iter().enumerate().flat_map(|(index, a)| left[index + 1..].iter().map(move |b| (a, b)));
+            let remaining = &self.remaining[cluster];
+            let pairs =
+                remaining.iter().enumerate().flat_map(|(index, a)| remaining[index + 1..].iter().map(move |b| (a, b)));
             (cluster, mean(pairs.map(|(a, b)| self.similarity[a * self.layers + b])).unwrap_or(f64::NEG_INFINITY))
         });
         similarities.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(cluster, _)| cluster)

@@ -93,11 +93,12 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     if !options.contains_key(ITERATIVE) || entry.description().has(ITERATIVE) {
         return Ok(());
     }
-    let known = ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).map(|entry| entry.appearance.name);
+    let iterative_criteria =
+        ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).map(|entry| entry.appearance.name);
     let name = entry.appearance.name;
     let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
     Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
-        .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
+        .expected(format!("`{ITERATIVE}` with one of {}", iterative_criteria.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
         .hint("remove `iterative`, or use another criterion"))
 }
@@ -145,16 +146,16 @@ pub fn label(name: &str) -> &str {
 pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
     let variants = ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(&[][..], |entry| entry.variants);
     let mut base = label(name);
-    let mut further = String::new();
+    let mut suffix = String::new();
     for (option, value) in options {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         match variants.iter().find(|variant| variant.option == option && variant.value == value) {
             Some(variant) if base == label(name) => base = variant.label,
-            Some(variant) => further.push_str(&format!(", {}", variant.word)),
-            None => further.push_str(&format!(", {option} {value}")),
+            Some(variant) => suffix.push_str(&format!(", {}", variant.word)),
+            None => suffix.push_str(&format!(", {option} {value}")),
         }
     }
-    format!("{base}{further}")
+    format!("{base}{suffix}")
 }
 
 /// Criterion that scores every layer or sublayer.
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_criterion_or_option_is_rejected() {
+    fn misspelled_criterion_or_option_is_rejected() {
         let text = build("llm_streamline", &Options::new()).err().unwrap().to_string();
         assert!(text.contains("did you mean `llm-streamline`?"), "{text}");
         let options = serde_json::json!({"cosin": "token"}).as_object().unwrap().clone();

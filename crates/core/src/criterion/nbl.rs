@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cca::{RowSource, bound, to_f64};
+use super::cca::{RowSource, compute_bound, to_f64};
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
 use super::sublayers::{check_sublayers, lowest_sublayers};
@@ -84,23 +84,26 @@ impl Criterion for Nbl {
                 MapInput::Stream => None,
                 MapInput::Normed => stats.input_norm(candidate)?,
             };
-            scores.push((candidate, bound_at(activations, candidate, norm.as_ref())?));
+            scores.push((candidate, sublayer_bound(activations, candidate, norm.as_ref())?));
         }
         Ok(lowest_sublayers(&scores, spec.depth))
     }
 }
 
 /// Computes the bound for a sublayer. If a norm is given, the input of the map is the normalized stream.
-fn bound_at(activations: &Activations, sublayer: (usize, Sublayer), norm: Option<&RmsNorm>) -> Result<f64> {
+fn sublayer_bound(activations: &Activations, sublayer: (usize, Sublayer), norm: Option<&RmsNorm>) -> Result<f64> {
     let [before, after] = sites_around(sublayer);
     let channels = activations.shape().channels;
-    let stream: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
-    let added: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
-    let Some(norm) = norm else { return bound(activations, [stream, added]) };
+    let stream_before: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
+    let stream_after: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
+    let Some(norm) = norm else { return compute_bound(activations, [stream_before, stream_after]) };
     let normed: RowSource<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
-    let normed_and_added: RowSource<'_> = &|rows| {
-        let changes = added(rows.clone())?.into_iter().zip(stream(rows.clone())?).map(|(after, before)| after - before);
+    let normed_plus_output: RowSource<'_> = &|rows| {
+        let changes = stream_after(rows.clone())?
+            .into_iter()
+            .zip(stream_before(rows.clone())?)
+            .map(|(after, before)| after - before);
         Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
     };
-    bound(activations, [normed, normed_and_added])
+    compute_bound(activations, [normed, normed_plus_output])
 }

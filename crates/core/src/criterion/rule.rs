@@ -43,7 +43,7 @@ pub struct CalibrationStats<'a> {
 pub type InputNorms<'a> = dyn Fn((usize, Sublayer)) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
-    /// Measures the backbone with each of the given cuts removed in turn.
+    /// Measures the backbone with each of the given cuts removed in turn. Returns one value for each cut.
     ///
     /// # Errors
     /// See [`Self::measure_trials`].
@@ -52,7 +52,7 @@ impl CalibrationStats<'_> {
         self.measure_trials(metric, &trials)
     }
 
-    /// Measures trials.
+    /// Measures trials. Returns the value of `metric` for each trial, in order.
     ///
     /// # Errors
     /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
@@ -81,7 +81,7 @@ impl CalibrationStats<'_> {
             Some(value) if value.is_finite() => Ok(value),
             other => Err(Error::job("a similarity is missing or not finite")
                 .at(format!("layers {} and {}", pair.from, pair.to))
-                .found(format!("{other:?}"))),
+                .found(other.map_or_else(|| "no measurement".to_owned(), |value| value.to_string()))),
         }
     }
 }
@@ -345,11 +345,11 @@ pub fn check(name: &str, rule: &dyn Criterion, spec: &PruneSpec<'_>) -> Result<(
 }
 
 /// Rejects a depth that exceeds the number of candidates.
-pub(super) fn check_depth(name: &str, why: &str, max: usize, spec: &PruneSpec<'_>) -> Result<()> {
+pub(super) fn check_depth(name: &str, reason: &str, max: usize, spec: &PruneSpec<'_>) -> Result<()> {
     if spec.depth <= max {
         return Ok(());
     }
-    Err(Error::bad_input(format!("`{name}` {why}"))
+    Err(Error::bad_input(format!("`{name}` {reason}"))
         .expected(format!("a depth of at most {max}, for {} layers", spec.layers))
         .found(spec.depth))
 }
@@ -374,7 +374,7 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
 }
 
 /// Relative difference up to which scores count as equal. Smaller differences are rounding errors of the f32 streams.
-const EQUAL_SCORES: f64 = 1e-9;
+const SCORE_TOLERANCE: f64 = 1e-9;
 
 /// Explains why the calibration data cannot distinguish the layers. Returns an empty list if it can.
 ///
@@ -406,7 +406,7 @@ pub fn degenerate(
     }
     let min = selection.scores.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
     let max = selection.scores.iter().map(|(_, score)| *score).fold(f64::NEG_INFINITY, f64::max);
-    if selection.scores.len() > 1 && max - min <= EQUAL_SCORES * min.abs().max(max.abs()) {
+    if selection.scores.len() > 1 && max - min <= SCORE_TOLERANCE * min.abs().max(max.abs()) {
         reasons.push("all candidates have the same score".to_owned());
     }
     reasons

@@ -106,32 +106,32 @@ struct ReleasedOrder {
     backbone: String,
     score: String,
     /// Layers in the order of removal.
-    #[serde(deserialize_with = "layers")]
+    #[serde(deserialize_with = "deserialize_layers")]
     order: Vec<usize>,
 }
 
 /// Parses layer numbers separated by spaces.
-fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+fn deserialize_layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let layers = text.split(' ').map(str::parse).collect::<Result<_, _>>();
     layers.map_err(|_| de::Error::custom("`order` is not a list of layers separated by spaces"))
 }
 
-fn released(text: &str) -> Result<Vec<ReleasedOrder>> {
+fn parse_released_orders(text: &str) -> Result<Vec<ReleasedOrder>> {
     let rows = csv::rows("released_orders.csv", &["backbone", "score", "order"], text)?;
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
 
 /// Returns the released order for a score and backbone.
-fn order(score: &str, backbone: Option<&str>, spec: &PruneSpec<'_>) -> Result<Vec<usize>> {
+fn find_released_order(score: &str, backbone: Option<&str>, spec: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(spec.backbone);
-    let released = released(RELEASED_ORDERS)?;
+    let released = parse_released_orders(RELEASED_ORDERS)?;
     let found = released.iter().find(|entry| entry.backbone.eq_ignore_ascii_case(name) && entry.score == score);
     let Some(ReleasedOrder { backbone: known, order, .. }) = found else {
         let known: Vec<String> = released.iter().map(|entry| format!("{} ({})", entry.backbone, entry.score)).collect();
         return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
             .expected(format!("one of {}", known.join(", ")))
-            .found(format!("`{name}`"))
+            .found(format!("`{name}` ({score})"))
             .hint("use `order: measured`, or select a released order with, for example, `backbone: llama-3-8b`"));
     };
     if order.iter().any(|&layer| layer >= spec.layers) {
@@ -146,7 +146,7 @@ impl Criterion for ShortenedLlama {
     fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
         let candidates = match self {
             Self::Measured { .. } => spec.layers,
-            Self::Released { score, backbone } => order(score, backbone.as_deref(), spec)?.len(),
+            Self::Released { score, backbone } => find_released_order(score, backbone.as_deref(), spec)?.len(),
         };
         check_depth(NAME, TOO_FEW_LAYERS, candidates, spec)
     }
@@ -162,7 +162,7 @@ impl Criterion for ShortenedLlama {
     fn prior_order(&self, spec: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::Measured { .. } => Ok(None),
-            Self::Released { score, backbone } => order(score, backbone.as_deref(), spec).map(Some),
+            Self::Released { score, backbone } => find_released_order(score, backbone.as_deref(), spec).map(Some),
         }
     }
 
@@ -185,7 +185,7 @@ impl Criterion for ShortenedLlama {
                 Ok(Selection::lowest(layers.into_iter().zip(perplexities).collect(), spec.depth))
             }
             Self::Released { score, backbone } => {
-                let mut removed = order(score, backbone.as_deref(), spec)?;
+                let mut removed = find_released_order(score, backbone.as_deref(), spec)?;
                 removed.truncate(spec.depth);
                 Ok(Selection::from_layers(removed, Vec::new()))
             }
@@ -195,7 +195,7 @@ impl Criterion for ShortenedLlama {
 
 #[cfg(test)]
 mod tests {
-    use super::{RELEASED_ORDERS, released};
+    use super::{RELEASED_ORDERS, parse_released_orders};
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::select;
     use crate::criterion::rule::{PruneSpec, Selection};
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn released_orders_contain_no_duplicate_layers() {
-        let all = released(RELEASED_ORDERS).unwrap();
+        let all = parse_released_orders(RELEASED_ORDERS).unwrap();
         assert_eq!(all.len(), 4);
         for entry in all {
             let mut sorted = entry.order.clone();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn malformed_released_order_is_rejected_with_its_line() {
-        let error = released(&RELEASED_ORDERS.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
+        let error = parse_released_orders(&RELEASED_ORDERS.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
         assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }
 
@@ -225,10 +225,10 @@ mod tests {
     fn released_order_is_found_by_backbone_name_or_option() {
         let spec = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
         // Expected values: the first three layers of the row in `released_orders.csv`.
-        assert_eq!(order(&spec, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
+        assert_eq!(select_order(&spec, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
-        assert_eq!(order(&spec, &named).unwrap().removed, [8, 11, 24]);
-        let text = order(&spec, &json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
+        assert_eq!(select_order(&spec, &named).unwrap().removed, [8, 11, 24]);
+        let text = select_order(&spec, &json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
         let small = PruneSpec { layers: 16, ..spec };
         let text = select(&super::ENTRY, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }
 
-    fn order(spec: &PruneSpec<'_>, options: &serde_json::Value) -> Result<Selection> {
+    fn select_order(spec: &PruneSpec<'_>, options: &serde_json::Value) -> Result<Selection> {
         select(&super::ENTRY, options, spec, |_| 0.0, |_| 0.0)
     }
 }

@@ -40,7 +40,7 @@ fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f
         laplacian.extend((0..layers).map(|j| f64::from(u8::from(i == j)) - off_diagonal(i, j) / (roots[i] * roots[j])));
     }
     let eigen = symmetric_eigen(&laplacian, layers).ok_or_else(|| {
-        Error::job("the layers cannot be clustered: their similarities have no eigenvectors")
+        Error::job("cannot cluster the layers: computing the eigenvectors of their similarities failed")
             .expected("finite similarities above −1")
     })?;
     let rows = eigen.vectors.chunks_exact(layers).zip(&roots);
@@ -91,9 +91,9 @@ fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<
                 mean_point(&mut members.map(|(point, _)| point))
             })
             .collect();
-        let next: Vec<usize> = points.iter().map(|point| nearest(point, &means)).collect();
-        let is_emptied = (0..clusters).any(|cluster| !next.contains(&cluster));
-        if next == labels || is_emptied {
+        let next: Vec<usize> = points.iter().map(|point| nearest_mean(point, &means)).collect();
+        let has_empty_cluster = (0..clusters).any(|cluster| !next.contains(&cluster));
+        if next == labels || has_empty_cluster {
             break;
         }
         labels = next;
@@ -102,7 +102,7 @@ fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<
 }
 
 /// Returns the index of the nearest mean. The first wins ties.
-fn nearest(point: &[f64], means: &[Vec<f64>]) -> usize {
+fn nearest_mean(point: &[f64], means: &[Vec<f64>]) -> usize {
     let distances = means.iter().map(|mean| squared_distance(point, mean)).enumerate();
     distances.reduce(|best, next| if next.1 < best.1 { next } else { best }).map_or(0, |(index, _)| index)
 }

@@ -34,7 +34,7 @@ pub(super) fn remove_greedily(
     candidates.retain(|&(layer, kind)| !stats.removed().contains(layer, kind));
     let mut selection = Selection::new(Cut::default(), Vec::new());
     for _ in 0..spec.depth {
-        let remaining = remaining(&candidates, &selection.removed);
+        let remaining = remaining_candidates(&candidates, &selection.removed);
         let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();
         let measured = remaining.into_iter().zip(stats.measure(metric, &trials)?);
         let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
@@ -53,12 +53,14 @@ pub(super) fn greedy_trials(spec: &PruneSpec<'_>) -> Vec<Cut> {
     let mut removed = Cut::default();
     let mut trials = Vec::new();
     for &(layer, kind) in candidates.iter().skip(start).take(spec.depth) {
-        trials.extend(remaining(&candidates, &removed).into_iter().map(|(layer, kind)| removed.with(layer, kind)));
+        trials.extend(
+            remaining_candidates(&candidates, &removed).into_iter().map(|(layer, kind)| removed.with(layer, kind)),
+        );
         removed = removed.with(layer, kind);
     }
     trials
 }
 
-fn remaining(candidates: &[(usize, Sublayer)], removed: &Cut) -> Vec<(usize, Sublayer)> {
+fn remaining_candidates(candidates: &[(usize, Sublayer)], removed: &Cut) -> Vec<(usize, Sublayer)> {
     candidates.iter().copied().filter(|&(layer, kind)| !removed.contains(layer, kind)).collect()
 }

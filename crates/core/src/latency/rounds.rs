@@ -179,8 +179,8 @@ fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
     (spreads.iter().filter(|spread| spread.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
 }
 
-/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Ties go to the rounds with the
-/// smallest deviations.
+/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Among ties, the rounds with
+/// the smallest deviations win.
 fn most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
     let rounds = times.iter().map(|all| all.len()).max().unwrap_or(0);
     let all = (0..=rounds.saturating_sub(count)).map(|first| (first, instability(times, first, count)));

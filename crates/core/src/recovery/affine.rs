@@ -37,7 +37,7 @@ impl Recovery for Affine {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let (solved, bias) = stream_fit::with_bias(boundary, &|_, stream| stream, RIDGE)?;
+        let (solved, bias) = stream_fit::fit_with_bias(boundary, &|_, stream| stream, RIDGE)?;
         let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
         Ok(solved.on_stream(operator))
     }

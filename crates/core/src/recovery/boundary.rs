@@ -113,7 +113,7 @@ impl RemainingLayer {
     ///
     /// # Errors
     /// Fails if the operator cannot be composed with an earlier one.
-    pub(super) fn edited(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
+    pub(super) fn edited_steps(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
         let edited = Sublayer::ALL.map(|sublayer| {
             let operator = match self.edits.get(&sublayer) {
                 Some(edit) => edit.compose(operator)?,
@@ -256,7 +256,7 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
 
 /// A channel counts as constant if the range of its values is at most this multiple of the f32 epsilon, relative to its
 /// largest magnitude.
-const CONSTANT_ROUNDINGS: f32 = 16.0;
+const CONSTANT_RANGE_EPSILONS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
 /// Returns an empty list if the activations suffice.
@@ -279,7 +279,7 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     }
     ranges.retain(|(min, max)| *min != 0.0 || *max != 0.0);
     let nonzero = ranges.len();
-    ranges.retain(|(min, max)| max - min <= CONSTANT_ROUNDINGS * f32::EPSILON * min.abs().max(max.abs()));
+    ranges.retain(|(min, max)| max - min <= CONSTANT_RANGE_EPSILONS * f32::EPSILON * min.abs().max(max.abs()));
     let constant = ranges.len();
     let mut reasons = Vec::new();
     if tokens < nonzero {

@@ -84,7 +84,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     if ghosted.input == MapInput::Normed && !is_plain {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`input: normed` only with `solver: normal` and no `ridge`")
-            .found("`solver: svd` or a `ridge`"));
+            .found(if matches!(ghosted.solver, Solver::Svd) { "`solver: svd`" } else { "a `ridge`" }));
     }
     Ok(Box::new(ghosted))
 }
@@ -135,21 +135,21 @@ impl Recovery for Ghosted {
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
                 Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
-                Ridge::Auto => least_squares::cross_validated(boundary)?,
+                Ridge::Auto => least_squares::solve_cross_validated(boundary)?,
             },
             Solver::Svd => {
-                let mut tall = StreamingQr::new(channels);
+                let mut qr = StreamingQr::new(channels);
                 for rows in boundary.blocks(boundary.fitted) {
                     let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
-                    tall.add(&pre, &delta);
+                    qr.add(&pre, &delta);
                 }
-                let svd = tall.solve(CUTOFF)?;
+                let svd = qr.solve(CUTOFF)?;
                 let mut notes = Vec::new();
                 if svd.rank < channels {
                     notes.push(format!(
                         "rank {} of {channels} ({} tokens): the minimum-norm solution is used",
                         svd.rank,
-                        tall.rows()
+                        qr.rows()
                     ));
                 }
                 let system = System { rank: svd.rank, condition: svd.condition };
@@ -168,10 +168,10 @@ impl Ghosted {
         let norm = boundary.backbone.input_norm(boundary.span.start, Sublayer::Attention)?;
         let input = |pre: &[f32], _: Vec<f64>| norm.apply(pre, channels);
         let (solved, bias) = if self.bias {
-            let (solved, bias) = stream_fit::with_bias(boundary, &input, RIDGE)?;
+            let (solved, bias) = stream_fit::fit_with_bias(boundary, &input, RIDGE)?;
             (solved, Some(bias))
         } else {
-            (stream_fit::without_bias(boundary, &input)?, None)
+            (stream_fit::fit_without_bias(boundary, &input)?, None)
         };
         let matrix = solved.matrix.iter().map(|&v| v as f32).collect();
         let operator = Operator::normed(norm, channels, matrix, bias)?;

@@ -140,23 +140,24 @@ impl JsonSchema for Ridge {
 /// # Errors
 /// Fails if there are fewer than two windows, all remaining windows share tokens with held-out ones, or the activations
 /// are not finite.
-pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<LeastSquaresSolution> {
+pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSquaresSolution> {
     let channels = boundary.channels();
     let windows = boundary.fitted;
     if windows < 2 {
         return Err(Error::job("selecting a ridge requires a held-out window")
             .expected("2 operator sequences or more")
-            .found(windows));
+            .found(windows)
+            .hint("raise `operator_sequences`, or set `ridge` to a number"));
     }
     let Split { mut training, held_out, overlapping, squares, counts } = Split::read(boundary)?;
     let Some(choice) = best_ridge(&training, &held_out) else {
-        return Err(
-            Error::job("the normal equations are singular for every ridge").found(format!("{} rows", training.rows()))
-        );
+        return Err(Error::job("the normal equations are singular for every ridge")
+            .found(format!("{} rows", training.rows()))
+            .hint("use more calibration sequences, or `solver: svd` without `ridge`"));
     };
     training.merge(&held_out);
     training.merge(&overlapping);
-    let mut solved = solve(&training, channels, ridge_of(choice.fraction, &training))?;
+    let mut solved = solve(&training, channels, compute_ridge(choice.fraction, &training))?;
     let excluded = match counts.overlapping {
         0 => String::new(),
         some => format!(" ({some} that share tokens with these are left out of the choice)"),
@@ -249,7 +250,7 @@ fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<
     let mut best: Option<RidgeChoice> = None;
     let mut default_excess = f64::NAN;
     for fraction in [None].into_iter().chain(RIDGE_FRACTIONS.map(Some)) {
-        let Ok(map) = training.solve(ridge_of(fraction, training)) else { continue };
+        let Ok(map) = training.solve(compute_ridge(fraction, training)) else { continue };
         let excess = held_out.loss_change(&map);
         if fraction.is_none() {
             default_excess = excess;
@@ -262,7 +263,7 @@ fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<
 }
 
 /// Returns the ridge for a candidate: the paper's value, or a fraction of the mean eigenvalue of `normal`.
-fn ridge_of(fraction: Option<f64>, normal: &NormalEquations) -> f64 {
+fn compute_ridge(fraction: Option<f64>, normal: &NormalEquations) -> f64 {
     fraction.map_or(RIDGE, |fraction| fraction * normal.mean_eigenvalue())
 }
 

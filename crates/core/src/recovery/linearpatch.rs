@@ -110,15 +110,15 @@ impl Recovery for LinearPatch {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let (scale, notes) = self.scale(boundary)?;
+        let (scale, notes) = self.compute_scale(boundary)?;
         let operator =
-            if self.rotate { Operator::dense(channels, rotated(&scale))? } else { Operator::diagonal(scale)? };
+            if self.rotate { Operator::dense(channels, rotated_matrix(&scale))? } else { Operator::diagonal(scale)? };
         Ok(Solution { notes, ..Solution::new(Repair::Stream(operator)) })
     }
 }
 
 /// Computes the row-major matrix `H·diag(d)·Hᵀ [C, C]`. For some sizes, `Hᵀ` differs from `H`.
-fn rotated(scale: &[f32]) -> Vec<f32> {
+fn rotated_matrix(scale: &[f32]) -> Vec<f32> {
     let mut matrix = hadamard::matrix(scale.len());
     for row in matrix.chunks_exact_mut(scale.len()) {
         row.iter_mut().zip(scale).for_each(|(v, d)| *v *= d);
@@ -129,13 +129,13 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 
 impl LinearPatch {
     /// Computes `d [C]`, and notes about zero channels.
-    fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
+    fn compute_scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
         let channels = boundary.channels();
         let mut ratios = Ratios::new(channels);
         for index in 0..boundary.fitted {
             let rows = boundary.sequence(index);
-            let pre = self.magnitudes(boundary.pre(rows.clone())?, channels);
-            let post = self.magnitudes(boundary.post(rows)?, channels);
+            let pre = self.compute_magnitudes(boundary.pre(rows.clone())?, channels);
+            let post = self.compute_magnitudes(boundary.post(rows)?, channels);
             ratios.add(&pre, &post);
         }
         let tokens = (boundary.fitted * boundary.length()) as f64;
@@ -146,7 +146,7 @@ impl LinearPatch {
     }
 
     /// Computes `Σ_t |x|` for each channel over one sequence, which is rotated first if the options require it.
-    fn magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
+    fn compute_magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
         let rotated = (self.rotate && self.placement == Placement::Region).then(|| {
             let mut x = x.to_vec();
             hadamard::transform(&mut x, channels);
@@ -248,8 +248,8 @@ mod tests {
     fn rotated_scales_give_symmetric_operators() {
         // The Hadamard matrices of size 24 and 40 are not symmetric.
         for channels in [16, 24, 28, 40] {
-            let matrix = rotated(&vec![3.0; channels]);
-            let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
+            let matrix = rotated_matrix(&vec![3.0; channels]);
+            let uneven = rotated_matrix(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
             for (index, v) in matrix.iter().enumerate() {
                 let i = index / channels;
                 let j = index % channels;

@@ -61,7 +61,8 @@ impl Recovery for Merge {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         self.check(boundary.backbone.config())?;
         if boundary.before.is_some() {
-            return Err(Error::job(format!("`{NAME}` does not support iterative removal")));
+            return Err(Error::job(format!("`{NAME}` does not support iterative removal"))
+                .hint("remove `iterative` from the criterion, or use another recovery"));
         }
         let layer = boundary.layer_before()?;
         let region = [LayerMerge { layer, absorbed: (boundary.span.start..boundary.span.end).collect() }];

@@ -91,7 +91,7 @@ pub fn without_finetune(options: &Options) -> Options {
 }
 
 /// Parses the fine-tuning settings, if present.
-fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
+fn parse_finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
     let finetune: Finetune = serde_json::from_value(value.clone()).map_err(|error| {
         finetune_error(error.to_string(), name).expected("a map such as `{sequences: 5000, length: 2048}`")
@@ -128,7 +128,7 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
 /// Fails like [`build`], or if the fine-tuning settings are invalid.
 pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
-    let training = finetune(name, options)?;
+    let training = parse_finetune(name, options)?;
     let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&without_finetune(options))?;
     if let Some(training) = &training {
         resolved.insert(FINETUNE.to_owned(), Value::Object(options::to_options(name, training)?));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_methods_trained_in_the_paper_are_tunable() {
-        let finetune = |value: Value| finetune("ghosted", &option_map(&json!({"finetune": value})));
+        let finetune = |value: Value| parse_finetune("ghosted", &option_map(&json!({"finetune": value})));
         assert_eq!(tunable_methods().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
         let found = finetune(json!({"sequences": 8, "length": 16})).unwrap();
         assert_eq!(found, Some(Finetune { sequences: 8, length: 16, seed: 0 }));

@@ -59,8 +59,8 @@ impl Recovery for Nbl {
             }
             _ => None,
         };
-        let read = |pre: &[f32], stream: Vec<f64>| norm.as_ref().map_or(stream, |norm| norm.apply(pre, channels));
-        let (solved, bias) = stream_fit::with_bias(boundary, &read, 0.0)?;
+        let map_input = |pre: &[f32], stream: Vec<f64>| norm.as_ref().map_or(stream, |norm| norm.apply(pre, channels));
+        let (solved, bias) = stream_fit::fit_with_bias(boundary, &map_input, 0.0)?;
         let operator = match norm {
             None => Operator::affine(channels, solved.with_identity(channels), bias)?,
             Some(norm) => {

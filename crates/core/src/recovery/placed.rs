@@ -30,11 +30,11 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
                 // If no layer remains before the span, factors scale the embedding instead, whereas maps of a branch
                 // cannot be placed.
                 (None, false) => return Ok(None),
-                (None, true) => add(repairs.stream.entry(span.start), operator)?,
-                (Some(layer), false) => add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
+                (None, true) => insert_or_compose(repairs.stream.entry(span.start), operator)?,
+                (Some(layer), false) => insert_or_compose(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
                 (Some(layer), true) => {
                     for sublayer in Sublayer::ALL {
-                        add(repairs.branches.entry((layer, sublayer)), operator)?;
+                        insert_or_compose(repairs.branches.entry((layer, sublayer)), operator)?;
                     }
                 }
             },
@@ -66,7 +66,7 @@ pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
 }
 
 /// Inserts an operator, or composes it with an existing one, because the same layer may precede several spans.
-fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
+fn insert_or_compose<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),
         Entry::Occupied(mut taken) => {

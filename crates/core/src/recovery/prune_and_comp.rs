@@ -61,17 +61,17 @@ struct PruneAndComp {
 /// Fills in the granularity and the target, each of which determines the other. Defaults to the paper's form.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
-    let (granularity, target) = form(&settings)?;
+    let (granularity, target) = resolve_form(&settings)?;
     (settings.granularity, settings.target) = (Some(granularity), Some(target));
     options::to_options(name, &settings)
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: PruneAndCompOptions = options::read(name, options)?;
-    Ok(Box::new(PruneAndComp { granularity: form(&settings)?.0, placement: settings.boundary }))
+    Ok(Box::new(PruneAndComp { granularity: resolve_form(&settings)?.0, placement: settings.boundary }))
 }
 
-fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
+fn resolve_form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
     match (settings.granularity, settings.target) {
         (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => {
             Ok((Granularity::Channel, Target::Boundary))
@@ -81,7 +81,10 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
         }
         _ => Err(Error::bad_input(format!("`granularity` and `target` of `{NAME}` do not match"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
-            .found("a mixture of both forms")
+            .found(match settings.granularity {
+                Some(Granularity::Channel) => "`granularity: channel, target: stream`",
+                _ => "`granularity: scalar, target: boundary`",
+            })
             .hint("remove one of the two options, because each determines the other")),
     }
 }
@@ -148,7 +151,7 @@ impl Recovery for PruneAndComp {
             }
             Granularity::Channel => {
                 // A factor cannot change a channel that is zero before the region.
-                let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
+                let zero_channels = pre.iter().filter(|&&pre| pre == 0.0).count();
                 let operator = Operator::diagonal(
                     pre.into_iter()
                         .zip(post)
@@ -163,10 +166,10 @@ impl Recovery for PruneAndComp {
                     let note = "branches end in norms: of the factors before these, only the proportions count";
                     if ends_in_norm { solution.note(note) } else { solution }
                 };
-                Ok(if silent == 0 {
+                Ok(if zero_channels == 0 {
                     solution
                 } else {
-                    solution.note(format!("{silent} channels that are always zero keep factor 1"))
+                    solution.note(format!("{zero_channels} channels that are always zero keep factor 1"))
                 })
             }
         }

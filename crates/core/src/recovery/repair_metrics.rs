@@ -45,19 +45,20 @@ impl RepairMetrics {
     pub fn compute(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
         let m = repair.operator().map_or_else(|| Ok(vec![0.0; channels * channels]), |operator| operator.change())?;
-        let mut absolute = vec![0.0f64; channels];
-        let mut residual = 0.0;
+        let mut absolute_errors = vec![0.0f64; channels];
+        let mut squared_residual = 0.0;
         let mut delta_square = 0.0;
         let mut rows = 0usize;
         // Blocks are computed in parallel and summed in order, so that the result does not depend on the number of
         // threads.
-        for group in blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
-            let errors = group.par_iter().map(|block| error(boundary, repair, &m, block.clone())); // [rows, C] each
+        for group in row_blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
+            // Each error is [rows, C].
+            let errors = group.par_iter().map(|block| compute_error(boundary, repair, &m, block.clone()));
             for (block, error) in group.iter().zip(errors.collect::<Result<Vec<_>>>()?) {
                 for row in error.chunks_exact(channels) {
-                    for (sum, e) in absolute.iter_mut().zip(row) {
+                    for (sum, e) in absolute_errors.iter_mut().zip(row) {
                         *sum += e.abs();
-                        residual += e * e;
+                        squared_residual += e * e;
                     }
                 }
                 let pre = boundary.pre(block.clone())?;
@@ -68,9 +69,9 @@ impl RepairMetrics {
             }
         }
         Ok(Self {
-            boundary_mae: absolute.iter().sum::<f64>() / (rows * channels) as f64,
-            boundary_mae_by_channel: absolute.iter().map(|sum| sum / rows as f64).collect(),
-            relative_residual: (residual / delta_square).sqrt(),
+            boundary_mae: absolute_errors.iter().sum::<f64>() / (rows * channels) as f64,
+            boundary_mae_by_channel: absolute_errors.iter().map(|sum| sum / rows as f64).collect(),
+            relative_residual: (squared_residual / delta_square).sqrt(),
             delta_norm: delta_square.sqrt(),
             m_norm: m.iter().map(|v| v * v).sum::<f64>().sqrt(),
             m_symmetric_norm: part_norm(&m, channels, 1.0),
@@ -91,7 +92,7 @@ fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
 
 /// Returns blocks of rows that together cover all sequences. If the repair requires running a layer again, each block
 /// is a whole sequence, because attention needs all of its rows.
-fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
+fn row_blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
         Repair::Branches { attention: true, .. } | Repair::Merged(_) => {
             (0..boundary.sequences()).map(|index| boundary.sequence(index)).collect()
@@ -102,32 +103,32 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
 
 /// Computes `X̂ − X_post` for the given rows, `[rows, C]`. To avoid cancellation, the streams are subtracted before
 /// products are added.
-fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
+fn compute_error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
     let pre = boundary.pre(rows.clone())?;
     let post = boundary.post(rows.clone())?;
     match repair {
         // X̂ is X_pre plus a product, so the error is X_pre·M − Δ or A·M − Δ.
-        Repair::Cut => Ok(less(pre, post)),
-        Repair::Stream(operator) if operator.is_bias_only() => plus_bias(less(pre, post), operator),
+        Repair::Cut => Ok(subtract(pre, post)),
+        Repair::Stream(operator) if operator.is_bias_only() => add_bias(subtract(pre, post), operator),
         Repair::Stream(operator) => {
             let input = operator
                 .norm()?
                 .map_or_else(|| pre.iter().copied().map(f64::from).collect(), |norm| norm.apply(pre, channels));
-            plus_bias(plus_product(less(pre, post), &input, m, channels), operator)
+            add_bias(add_product(subtract(pre, post), &input, m, channels), operator)
         }
         Repair::Branches { operator, attention: false } => {
-            plus_bias(plus_product(less(pre, post), &less(pre, boundary.middle(rows)?), m, channels), operator)
+            add_bias(add_product(subtract(pre, post), &subtract(pre, boundary.middle(rows)?), m, channels), operator)
         }
         Repair::Branches { operator, attention: true } => {
             let layer = boundary.layer_before()?;
             let plain = RemainingLayer { layer, edits: BTreeMap::new() };
-            let edited = boundary.before.unwrap_or(&plain).edited(operator)?;
-            Ok(less(&rerun(boundary, layer, &edited, rows)?.values()?, post))
+            let edited = boundary.before.unwrap_or(&plain).edited_steps(operator)?;
+            Ok(subtract(&rerun(boundary, layer, &edited, rows)?.values()?, post))
         }
         Repair::Merged(merged) => {
             let steps = Sublayer::ALL.map(|sublayer| Step::Merged(sublayer, Arc::clone(merged)));
-            Ok(less(&rerun(boundary, merged.layer(), &steps, rows)?.values()?, post))
+            Ok(subtract(&rerun(boundary, merged.layer(), &steps, rows)?.values()?, post))
         }
     }
 }
@@ -139,12 +140,12 @@ fn rerun(boundary: &Boundary<'_>, layer: usize, steps: &[Step], rows: Range<usiz
     boundary.backbone.run_steps(&batch, steps, entering)
 }
 
-fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
+fn subtract(x: &[f32], y: &[f32]) -> Vec<f64> {
     x.iter().zip(y).map(|(&x, &y)| f64::from(x) - f64::from(y)).collect()
 }
 
 /// Computes `sum + x·m`.
-fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
+fn add_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
     let rows = x.len() / channels;
     let x = MatrixView::rows(x, rows, channels);
     let m = MatrixView::rows(m, channels, channels);
@@ -153,7 +154,7 @@ fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec
 }
 
 /// Adds the operator's bias, if any, to each row.
-fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
+fn add_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
     if let Some(bias) = operator.bias()? {
         sum.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, b)| *sum += f64::from(*b));
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
 use super::method::{ELEMENT_COST, Recovery, RecoveryEntry, RepairTarget};
-use super::replaceme_ls::{on_branch, sites};
+use super::replaceme_ls::{on_branch, replaceme_sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
 use crate::error::{Error, Result};
@@ -99,7 +99,7 @@ impl Recovery for Cosine {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        sites(span)
+        replaceme_sites(span)
     }
 
     fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
@@ -238,7 +238,7 @@ fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn step() -> BatchStep {
+    fn sample_step() -> BatchStep {
         let mut step = BatchStep::new(3);
         step.branch = (0..12).map(|i| ((i * 7 % 5) as f32 - 2.0) * 0.5 + 0.1).collect(); // [4, 3]
         step.target = (0..12).map(|i| ((i * 3 % 7) as f32 - 3.0) * 0.3).collect();
@@ -249,13 +249,13 @@ mod tests {
     #[test]
     fn gradient_matches_finite_differences() {
         let map: Vec<f32> = (0..9).map(|i| if i % 4 == 0 { 1.1 } else { 0.2 * i as f32 - 0.7 }).collect();
-        let mut gradient_step = step();
+        let mut gradient_step = sample_step();
         gradient_step.loss_and_gradient(&map);
         for i in 0..9 {
             let [forward, back] = [1e-2, -1e-2].map(|shift| {
                 let mut map = map.clone();
                 map[i] += shift;
-                step().loss_and_gradient(&map)
+                sample_step().loss_and_gradient(&map)
             });
             let difference = (forward - back) / 2e-2;
             assert!(

@@ -42,7 +42,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 
 /// Returns the hook points of the streams that ReplaceMe needs: the streams on both sides of the span, and the stream
 /// before the MLP in the preceding layer.
-pub(super) fn sites(span: Span) -> Vec<HookPoint> {
+pub(super) fn replaceme_sites(span: Span) -> Vec<HookPoint> {
     let middle = span.start.checked_sub(1).map(HookPoint::Middle);
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
@@ -76,7 +76,7 @@ impl Recovery for LeastSquares {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        sites(span)
+        replaceme_sites(span)
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

@@ -9,9 +9,9 @@ use crate::error::Result;
 pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
 /// Solves `min ‖Z·M − Δ‖²` over the operator sequences.
-pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<LeastSquaresSolution> {
+pub(super) fn fit_without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<LeastSquaresSolution> {
     let mut sums = boundary.sums();
-    each_block(boundary, input, |[z, delta]| sums.add(z, delta))?;
+    visit_blocks(boundary, input, |[z, delta]| sums.add(z, delta))?;
     least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
 }
 
@@ -20,7 +20,7 @@ pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M`, where `z̄` and `δ̄`
 /// are the means over tokens. Substituting `b` leaves the centered least-squares problem
 /// `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
-pub(super) fn with_bias(
+pub(super) fn fit_with_bias(
     boundary: &Boundary<'_>,
     input: Input<'_>,
     ridge: f64,
@@ -29,7 +29,7 @@ pub(super) fn with_bias(
     let mut means = [vec![0.0; channels], vec![0.0; channels]];
     let mut count = 0usize;
     let mut squares = 0.0;
-    each_block(boundary, input, |pair| {
+    visit_blocks(boundary, input, |pair| {
         squares += pair[0].iter().map(|v| v * v).sum::<f64>();
         for (sums, rows) in means.iter_mut().zip(pair.iter()) {
             rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
@@ -39,7 +39,7 @@ pub(super) fn with_bias(
     })?;
     means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
     let mut sums = boundary.sums();
-    each_block(boundary, input, |pair| {
+    visit_blocks(boundary, input, |pair| {
         for (rows, mean) in pair.iter_mut().zip(&means) {
             rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
         }
@@ -58,7 +58,7 @@ pub(super) fn with_bias(
 }
 
 /// Calls `visit` with blocks of `Z` and `Δ` in f64, which together cover the operator sequences.
-fn each_block(
+fn visit_blocks(
     boundary: &Boundary<'_>,
     input: Input<'_>,
     mut visit: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>,

@@ -14,10 +14,10 @@ use crate::model::is_out_of_memory;
 pub(super) struct Sums {
     /// Sums on the CPU, including those already fetched from the device.
     normal: NormalEquations,
-    device: Option<OnDevice>,
+    device: Option<DeviceSums>,
 }
 
-struct OnDevice {
+struct DeviceSums {
     device: Device,
     dtype: DType,
     /// `XᵀX` and `YᵀX`, each `[C, C]`, and the number of rows in the sums.
@@ -29,7 +29,7 @@ impl Sums {
     pub(super) fn new(channels: usize, device: Option<Device>) -> Self {
         let device = device.map(|device| {
             let dtype = if device.is_metal() { DType::F32 } else { DType::F64 };
-            OnDevice { device, dtype, sums: None }
+            DeviceSums { device, dtype, sums: None }
         });
         Self { normal: NormalEquations::new(channels), device }
     }
@@ -45,7 +45,7 @@ impl Sums {
             let [x, y] = [device_sums.to_device(&x?)?, device_sums.to_device(&y?)?];
             device_sums.add(&mut self.normal, &x, &y)
         });
-        if !self.on_device(added)? {
+        if !self.check_added(added)? {
             self.normal.add(x, y);
         }
         Ok(())
@@ -64,7 +64,7 @@ impl Sums {
             let difference = (y - &x)?;
             device_sums.add(&mut self.normal, &x, &difference)
         });
-        if !self.on_device(added)? {
+        if !self.check_added(added)? {
             self.normal.add_difference(x, y);
         }
         Ok(())
@@ -76,8 +76,9 @@ impl Sums {
         Ok(self.normal)
     }
 
-    /// Returns whether the device added the rows. A device that ran out of memory is not used again.
-    fn on_device(&mut self, added: Option<Result<()>>) -> Result<bool> {
+    /// Returns whether the device added the rows. If the device ran out of memory, moves its sums to the CPU and does not
+    /// use it again.
+    fn check_added(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),
             Some(Err(error)) if is_out_of_memory(&error) => {
@@ -98,7 +99,7 @@ impl Sums {
     }
 }
 
-impl OnDevice {
+impl DeviceSums {
     fn to_device(&self, rows: &Tensor) -> Result<Tensor> {
         Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
@@ -107,11 +108,11 @@ impl OnDevice {
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
-    fn add(&mut self, here: &mut NormalEquations, x: &Tensor, y: &Tensor) -> Result<()> {
+    fn add(&mut self, normal: &mut NormalEquations, x: &Tensor, y: &Tensor) -> Result<()> {
         let (gram, cross) = (x.t()?.matmul(x)?, y.t()?.matmul(x)?); // [C, C]
         let rows = x.dim(0)?;
         if self.dtype != DType::F64 {
-            return add_sums(here, &gram, &cross, rows);
+            return add_sums(normal, &gram, &cross, rows);
         }
         self.sums = Some(match &self.sums {
             None => ([gram, cross], rows),
@@ -121,8 +122,8 @@ impl OnDevice {
     }
 }
 
-fn add_sums(here: &mut NormalEquations, gram: &Tensor, cross: &Tensor, rows: usize) -> Result<()> {
-    here.add_sums(&tensor_values(gram)?, &tensor_values(cross)?, rows);
+fn add_sums(normal: &mut NormalEquations, gram: &Tensor, cross: &Tensor, rows: usize) -> Result<()> {
+    normal.add_sums(&tensor_values(gram)?, &tensor_values(cross)?, rows);
     Ok(())
 }
 
@@ -184,7 +185,7 @@ mod tests {
         let mut sums = Sums::new(c, Some(Device::Cpu));
         sums.add_difference(&x, &y).unwrap();
         let full = Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY");
-        assert!(!sums.on_device(Some(Err(full))).unwrap() && sums.device.is_none());
+        assert!(!sums.check_added(Some(Err(full))).unwrap() && sums.device.is_none());
         sums.add_difference(&y, &x).unwrap();
         let mut on_cpu = NormalEquations::new(c);
         on_cpu.add_difference(&x, &y);
@@ -194,7 +195,7 @@ mod tests {
         assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-10));
         let other = Error::job("a tensor operation failed").found("unspecified launch failure");
         assert!(
-            Sums::new(c, Some(Device::Cpu)).on_device(Some(Err(other))).is_err(),
+            Sums::new(c, Some(Device::Cpu)).check_added(Some(Err(other))).is_err(),
             "only out-of-memory errors may fall back to the CPU"
         );
     }

@@ -81,7 +81,8 @@ impl Splitter {
                 [{"type": "Digits", "individual_digits": true}, byte_level_step(true)]}),
             None => byte_level_step(true),
             Some(pattern) => json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level_step(false)]}),
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+                byte_level_step(false)]}),
         }
     }
 }

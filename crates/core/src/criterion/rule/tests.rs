@@ -42,7 +42,7 @@ fn missing_similarity_is_rejected_with_its_layers() {
     let mut none = no_trials;
     let stats = CalibrationStats::new(&similarities, None, &mut none);
     assert_eq!(stats.similarity(pair_to_last(2)).unwrap(), 0.5);
-    for (from, found) in [(0, "None"), (1, "NaN")] {
+    for (from, found) in [(0, "no measurement"), (1, "NaN")] {
         let text = stats.similarity(pair_to_last(from)).unwrap_err().to_string();
         assert!(text.contains(&format!("layers {from} and 3")) && text.contains(found), "{text}");
     }
