@@ -234,7 +234,7 @@ mod tests {
 
     const ROWS: [&str; 4] = [" = Title = \n", "", " \u{2581}é \r\n", "end"];
 
-    fn lines(column: &str) -> String {
+    fn json_lines(column: &str) -> String {
         ROWS.iter().map(|row| serde_json::json!({"url": 1, column: row}).to_string() + "\n").collect()
     }
 
@@ -243,12 +243,12 @@ mod tests {
         let text = "a\n\n b \n";
         assert_eq!(read("a.txt", text, None).unwrap(), [text]);
         for name in ["a.jsonl", "a.json", "A.JSONL"] {
-            assert_eq!(read(name, lines("text"), None).unwrap(), ROWS);
-            assert_eq!(read(name, lines("sentence"), None).unwrap(), ROWS);
-            assert_eq!(read(name, lines("body"), Some("body")).unwrap(), ROWS);
+            assert_eq!(read(name, json_lines("text"), None).unwrap(), ROWS);
+            assert_eq!(read(name, json_lines("sentence"), None).unwrap(), ROWS);
+            assert_eq!(read(name, json_lines("body"), Some("body")).unwrap(), ROWS);
         }
         for name in ["a.jsonl.gz", "a.json.gz"] {
-            assert_eq!(read(name, compress_gzip(lines("text")), None).unwrap(), ROWS);
+            assert_eq!(read(name, compress_gzip(json_lines("text")), None).unwrap(), ROWS);
         }
         for (column, requested) in [("text", None), ("sentence", None), ("body", Some("body"))] {
             let bytes = parquet(vec![Column::new("id".into(), [1, 2, 3, 4]), Column::new(column.into(), ROWS)]);
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn damaged_gzip_file_is_rejected() {
-        let intact = compress_gzip(lines("text"));
+        let intact = compress_gzip(json_lines("text"));
         for size in [5, 12, intact.len() / 2, intact.len() - 1] {
             let message = rejection_message("a.jsonl.gz", &intact[..size], None);
             assert!(message.contains("truncated"), "{size} bytes: {message}");

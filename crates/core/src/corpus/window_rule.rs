@@ -7,6 +7,7 @@ use super::text_files::Rows;
 use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
+use crate::quantity::pluralize;
 
 /// Number of C4 perplexity windows, as in the reference code.
 const C4_WINDOWS: usize = 256;
@@ -202,7 +203,7 @@ fn check_length(length: usize) -> Result<()> {
     }
     Err(Error::bad_input("the windows are too short to predict a token")
         .expected("windows of at least 2 tokens")
-        .found(length))
+        .found(pluralize(length, "token")))
 }
 
 fn check_sequences(sequences: usize) -> Result<()> {

@@ -201,8 +201,8 @@ mod tests {
         let some = select_layers(&options, 4, |removed| if removed.contains(&6) { 0.5 } else { 0.6 }).unwrap();
         assert_eq!(merges(&some), [(6, vec![7, 8]), (3, vec![4, 5])]);
         assert_eq!(some.scores, [(6, 0.6), (5, 0.5), (4, 0.5), (3, 0.6)]);
-        let apart = json!({"combine": 3, "threshold": 0.5, "interval": 3, "highest": 8});
-        assert_eq!(merges(&select_layers(&apart, 4, |_| 0.6).unwrap()), [(5, vec![6, 7]), (2, vec![3, 4])]);
+        let spaced_merges = json!({"combine": 3, "threshold": 0.5, "interval": 3, "highest": 8});
+        assert_eq!(merges(&select_layers(&spaced_merges, 4, |_| 0.6).unwrap()), [(5, vec![6, 7]), (2, vec![3, 4])]);
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn backbone_with_experts_is_rejected() {
-        let file = |class: &str| {
+        let read_config = |class: &str| {
             let folder = tempfile::tempdir().unwrap();
             let config = json!({
                 "architectures": [class], "hidden_size": 64, "intermediate_size": 128, "head_dim": 16,
@@ -238,8 +238,8 @@ mod tests {
             Config::read_file(&folder.path().join("config.json")).unwrap()
         };
         let rule = super::Laco::default();
-        assert!(rule.check_backbone(&file("MistralForCausalLM")).is_ok());
-        let error = rule.check_backbone(&file("MixtralForCausalLM")).unwrap_err().one_line();
+        assert!(rule.check_backbone(&read_config("MistralForCausalLM")).is_ok());
+        let error = rule.check_backbone(&read_config("MixtralForCausalLM")).unwrap_err().one_line();
         assert!(error.contains("layers with experts cannot be merged"), "{error}");
     }
 }

@@ -37,8 +37,8 @@ pub trait Recovery: Send + Sync {
         RepairTarget::Stream
     }
 
-    /// Returns the form of the operator that an exported checkpoint stores separately, or `None` if the repair can always
-    /// be folded into the weights.
+    /// Returns the form of the operator that an exported checkpoint stores separately, or `None` if the repair can
+    /// always be folded into the weights.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.target() {
             RepairTarget::Nothing | RepairTarget::Rows | RepairTarget::Layer => None,

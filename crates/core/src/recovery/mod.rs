@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn methods_not_in_the_paper_are_marked() {
-        let beyond = descriptions().into_iter().filter(|method| method.beyond).map(|method| method.name);
-        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl", "merge"]);
+        let not_in_paper = descriptions().into_iter().filter(|method| method.beyond).map(|method| method.name);
+        assert_eq!(not_in_paper.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl", "merge"]);
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl Sums {
         Ok(self.normal)
     }
 
-    /// Returns whether the device added the rows. If the device ran out of memory, moves its sums to the CPU and does not
-    /// use it again.
+    /// Returns whether the device added the rows. If the device ran out of memory, moves its sums to the CPU and does
+    /// not use it again.
     fn check_added(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),

@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-fn files(folder: &Path) -> BTreeMap<String, String> {
+fn read_files(folder: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
     list_files(folder, "", &mut names).unwrap();
     names.into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
@@ -54,7 +54,7 @@ fn stale_files_are_removed_and_user_files_are_kept() {
         expected.insert("link".into(), "mine".into());
         assert!(path_in("link", output.path()).symlink_metadata().unwrap().file_type().is_symlink());
     }
-    assert_eq!(files(output.path()), expected);
+    assert_eq!(read_files(output.path()), expected);
     assert_eq!(list_siblings(&output), ["out"], "temporary files remain");
 }
 
@@ -72,7 +72,7 @@ fn conflict_with_a_user_file_is_rejected_without_changes() {
     fs::write(path_in("lm_eval/mine", output.path()), "mine").unwrap();
     fs::write(path_in("file", output.path()), "mine").unwrap();
     fs::create_dir(path_in("folder", output.path())).unwrap();
-    let before = files(output.path());
+    let before = read_files(output.path());
     for (name, found) in [
         ("table", "a file that has changed since ghostlab wrote it"),
         ("lm_eval/mine", "a file that ghostlab did not write"),
@@ -87,7 +87,7 @@ fn conflict_with_a_user_file_is_rejected_without_changes() {
             assert!(error.exit_code() == 2 && text.contains(found), "{name}: {text}");
             assert!(text.contains(name.split("/below").next().unwrap()), "{text}");
         }
-        assert_eq!(files(output.path()), before, "{name}");
+        assert_eq!(read_files(output.path()), before, "{name}");
     }
     assert_eq!(list_siblings(&output), ["out"]);
     let model = OutputFolder::new(output.path(), "a model");
@@ -99,7 +99,7 @@ fn conflict_with_a_user_file_is_rejected_without_changes() {
     let error = theirs.check(&owned_names(&["table"])).unwrap_err().to_string();
     assert!(error.contains("earlier version"), "{error}");
     publish(&theirs, &[("other", "1")]).unwrap();
-    assert_eq!(files(theirs.path()), expected_files(&[("other", "1"), ("table", "mine")]));
+    assert_eq!(read_files(theirs.path()), expected_files(&[("other", "1"), ("table", "mine")]));
 }
 
 fn owned_names(names: &[&str]) -> Vec<String> {
@@ -113,7 +113,7 @@ fn put_replaces_the_named_file_and_keeps_others() {
     put(&output, "1").unwrap();
     fs::write(output.path().join("mine"), "mine").unwrap();
     put(&output, "2").unwrap();
-    assert_eq!(files(output.path()), expected_files(&[("index.html", "2"), ("mine", "mine")]));
+    assert_eq!(read_files(output.path()), expected_files(&[("index.html", "2"), ("mine", "mine")]));
     // If the process is killed between writing the manifest and writing the file, either content is valid.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
@@ -121,7 +121,7 @@ fn put_replaces_the_named_file_and_keeps_others() {
     put(&output, "4").unwrap();
     fs::write(output.path().join("index.html"), "changed").unwrap();
     assert!(put(&output, "5").unwrap_err().to_string().contains("has changed since"));
-    assert_eq!(files(output.path())["index.html"], "changed");
+    assert_eq!(read_files(output.path())["index.html"], "changed");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn dropped_draft_leaves_the_folder_unchanged() {
     let draft = output.stage().unwrap();
     fs::write(draft.path().join("two"), "half").unwrap();
     drop(draft);
-    assert_eq!(files(output.path()), expected_files(&[("one", "1")]));
+    assert_eq!(read_files(output.path()), expected_files(&[("one", "1")]));
     assert_eq!(list_siblings(&output), ["out"]);
 }
 
@@ -170,13 +170,13 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(
-        files(output.path()),
+        read_files(output.path()),
         expected_files(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")])
     );
     // Simulate a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::REPLACED_SUFFIX)).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(files(output.path()).len(), 4, "the folder was not restored");
+    assert_eq!(read_files(output.path()).len(), 4, "the folder was not restored");
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn failed_put_leaves_files_and_manifest_unchanged() {
     let output = OutputFolder::new(root.path().join("out"), "pages");
     output.put(&owned_pages(&[("index.html", "old")])).unwrap();
     fs::write(output.path().join("taken"), "mine").unwrap();
-    let before = files(output.path());
+    let before = read_files(output.path());
     let error = output.put(&owned_pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
-    assert_eq!(files(output.path()), before);
+    assert_eq!(read_files(output.path()), before);
     assert!(Manifest::read(output.path()).lists("index.html", b"old"));
     assert!(!Manifest::read(output.path()).lists("index.html", b"new"));
 }
