@@ -260,7 +260,7 @@ fn export_unsupported_by_llama_cpp_is_rejected() {
             "SmolLM3ForCausalLM",
             4,
             json!({"model_type": "smollm3", "no_rope_layers": [0, 1, 1, 0]}),
-            "remaining layer 0 does not follow this rule",
+            "no rotary embedding in remaining layer 0",
         ),
         (
             "LlamaForCausalLM",

@@ -1,8 +1,8 @@
 //! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normalized
 //! stream.
 //!
-//! It can represent dropped attention sublayers and MLPs, linear maps of the normalized stream, and constants.
-//! llama.cpp silently computes something different in three cases. This module avoids each of them:
+//! The architecture can represent dropped attention sublayers and MLPs, linear maps of the normalized stream, and
+//! constants. llama.cpp silently computes something different in three cases, which this module works around:
 //!
 //! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.
@@ -24,10 +24,10 @@ use crate::model::tensor_name::name;
 use crate::model::tensors::sublayer_of;
 use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
-/// Width of all-zero MLPs, which is the block size of the quantized types.
-const ZERO_WIDTH: usize = 32;
-/// Prefix of layer tensor names.
-const LAYERS: &str = "model.layers.";
+/// Number of hidden units in an all-zero MLP, which is the block size of the quantized types.
+const ZERO_MLP_WIDTH: usize = 32;
+/// Prefix of the names of layer tensors in a checkpoint.
+const LAYER_PREFIX: &str = "model.layers.";
 
 /// Rejects a backbone whose architecture `deci` cannot represent.
 ///
@@ -47,13 +47,13 @@ pub fn check_deci_support(config: &Config) -> Result<()> {
     match requirements.into_iter().find(|(is_violated, _)| *is_violated) {
         None => Ok(()),
         Some((_, expected)) => {
-            let expected = format!("{expected}, which llama.cpp's `{DECI}` needs for this cut or repair");
+            let expected = format!("{expected}, because llama.cpp runs this cut or repair as `{DECI}`");
             Err(unsupported_error(&expected, architecture.class))
         }
     }
 }
 
-/// Rejects an operator that is stored next to the weights if `deci` cannot represent it.
+/// Rejects an operator that is not folded into the weights if `deci` cannot represent it.
 ///
 /// # Errors
 /// Fails if [`check_deci_support`] does, or if the operator maps the stream itself.
@@ -61,7 +61,7 @@ pub fn check_deci_step(config: &Config, step: StepForm) -> Result<()> {
     match step {
         StepForm::Normed | StepForm::Constant => check_deci_support(config),
         StepForm::Stream | StepForm::Branch => {
-            let expected = "a repair that folds into the weights, or a constant or a map of the normed stream";
+            let expected = "a repair that is folded into the weights, a constant, or a map of the normalized stream";
             Err(unsupported_error(expected, step.text()))
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::uniform(DECI, true))
 }
 
-/// Computation in the attention slot of a GGUF layer.
+/// Computation that takes the place of attention in a GGUF layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
@@ -109,7 +109,7 @@ impl<'a> Block<'a> {
 }
 
 /// Returns the layers of the GGUF file. Operators become separate layers unless they replace a dropped attention.
-fn blocks(layout: &Layout) -> Vec<Block<'_>> {
+fn arrange_layout_blocks(layout: &Layout) -> Vec<Block<'_>> {
     arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached)
 }
 
@@ -127,7 +127,7 @@ fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOpera
             }
             before => {
                 blocks.extend(before.map(|before| Block::from_operator(before)));
-                // A layer without sublayers only holds operators.
+                // The operators of a layer without sublayers already have their own blocks.
                 if has_attention || has_mlp {
                     blocks.push(Block { layer, mixer, has_mlp, operator: None });
                 }
@@ -143,8 +143,8 @@ fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOpera
 }
 
 /// Returns the number of heads and the MLP width of each layer.
-pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
-    let blocks = blocks(layout);
+pub(super) fn compute_layer_counts(layout: &Layout, config: &Config) -> LayerCounts {
+    let blocks = arrange_layout_blocks(layout);
     let list = |count: &dyn Fn(&Block<'_>) -> usize| {
         Value::Array(blocks.iter().map(|block| count_value(count(block))).collect())
     };
@@ -152,18 +152,22 @@ pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
         blocks: blocks.len(),
         heads: list(&|block| if block.mixer == Mixer::None { 0 } else { config.heads }),
         kv_heads: list(&|block| if block.mixer == Mixer::Attention { config.kv_heads } else { 0 }),
-        intermediate: list(&|block| if block.has_mlp { config.intermediate } else { ZERO_WIDTH }),
+        intermediate: list(&|block| if block.has_mlp { config.intermediate } else { ZERO_MLP_WIDTH }),
     }
 }
 
 /// Returns the tensors of the GGUF file. Operators stay in f32, as in safetensors checkpoints.
-pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, file_type: GgufType) -> Result<Vec<GgufTensor<'a>>> {
+pub(super) fn plan_tensors<'a>(
+    layout: &'a Layout,
+    config: &Config,
+    file_type: GgufType,
+) -> Result<Vec<GgufTensor<'a>>> {
     let mut tensors = Vec::new();
-    for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYERS)) {
+    for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYER_PREFIX)) {
         tensors.push(checkpoint_tensor(config, &tensor.name, tensor, file_type)?);
     }
-    for (index, block) in blocks(layout).iter().enumerate() {
-        let prefix = format!("{LAYERS}{}.", block.layer);
+    for (index, block) in arrange_layout_blocks(layout).iter().enumerate() {
+        let prefix = format!("{LAYER_PREFIX}{}.", block.layer);
         for tensor in &layout.tensors {
             let Some(part) = tensor.name.strip_prefix(&prefix) else { continue };
             let part_name = part.rsplit_once('.').map_or(part, |(part_name, _)| part_name);
@@ -173,17 +177,17 @@ pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, file_type: GgufTy
             };
             let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.holds(&tensor.name));
             if is_in_block && !is_operator {
-                tensors.push(checkpoint_tensor(config, &format!("{LAYERS}{index}.{part}"), tensor, file_type)?);
+                tensors.push(checkpoint_tensor(config, &format!("{LAYER_PREFIX}{index}.{part}"), tensor, file_type)?);
             }
         }
-        operator_tensors(layout, index, block, &mut tensors);
-        zero_tensors(index, block, config.hidden, file_type, &mut tensors);
+        add_operator_tensors(layout, index, block, &mut tensors);
+        add_zero_tensors(index, block, config.hidden, file_type, &mut tensors);
     }
     Ok(tensors)
 }
 
 /// Adds the tensors of a layer's operator.
-fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, tensors: &mut Vec<GgufTensor<'a>>) {
+fn add_operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, tensors: &mut Vec<GgufTensor<'a>>) {
     let Some(attached) = block.operator else { return };
     let module = attached.place.module();
     let names = [
@@ -193,7 +197,7 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
     ];
     for (stored, part) in names {
         if let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == stored) {
-            let info = gguf_info(index, part, GgmlDType::F32, &tensor.shape);
+            let info = build_info(index, part, GgmlDType::F32, &tensor.shape);
             tensors.push(GgufTensor { info, content: GgufContent::Checkpoint(tensor) });
         }
     }
@@ -201,7 +205,7 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
 
 /// Adds placeholder tensors: an all-zero MLP if the layer has none, an all-zero map for a missing attention in the
 /// first layer, and ones for a norm without weights.
-fn zero_tensors(
+fn add_zero_tensors(
     index: usize,
     block: &Block<'_>,
     hidden: usize,
@@ -209,7 +213,7 @@ fn zero_tensors(
     tensors: &mut Vec<GgufTensor<'_>>,
 ) {
     let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
-        let info = gguf_info(index, part, file_type.ggml_dtype(shape), shape);
+        let info = build_info(index, part, file_type.ggml_dtype(shape), shape);
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);
@@ -223,13 +227,13 @@ fn zero_tensors(
     }
     if !block.has_mlp {
         add("ffn_norm.weight", &[hidden], ones());
-        add("ffn_gate.weight", &[ZERO_WIDTH, hidden], GgufContent::Zeros);
-        add("ffn_up.weight", &[ZERO_WIDTH, hidden], GgufContent::Zeros);
-        add("ffn_down.weight", &[hidden, ZERO_WIDTH], GgufContent::Zeros);
+        add("ffn_gate.weight", &[ZERO_MLP_WIDTH, hidden], GgufContent::Zeros);
+        add("ffn_up.weight", &[ZERO_MLP_WIDTH, hidden], GgufContent::Zeros);
+        add("ffn_down.weight", &[hidden, ZERO_MLP_WIDTH], GgufContent::Zeros);
     }
 }
 
-fn gguf_info(index: usize, part: &str, dtype: GgmlDType, shape: &[usize]) -> GgufInfo {
+fn build_info(index: usize, part: &str, dtype: GgmlDType, shape: &[usize]) -> GgufInfo {
     GgufInfo { name: format!("blk.{index}.{part}"), dtype, shape: shape.to_vec() }
 }
 

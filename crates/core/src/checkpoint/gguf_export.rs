@@ -14,7 +14,7 @@ use super::gguf_tensor::{
     GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, unsupported_error,
 };
 use super::layout::{CheckpointTensor, Layout, TensorContent};
-use super::shards::{each_block, encode, merged_values};
+use super::shards::{encode, for_each_block, read_merged_values};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
@@ -46,26 +46,28 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let mismatch = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
         (0..layout.kept.len()).find(|&index| pattern(index) != original(layout.kept[index]))
     };
-    if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
+    if let (None, Some(window)) = (full_attention_interval(form), windows().flatten().min()) {
         let expected = format!("no sliding windows, which llama.cpp ignores in `{}`", form.name);
         return Err(unsupported_error(&expected, format!("a window of {window} tokens")));
     }
-    if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
-        if let Some(index) = mismatch(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
-            let found = if is_in_window(index, every) { "no sliding window" } else { "a sliding window" };
+    if let (Some(every), true) = (full_attention_interval(form), windows().any(|window| window.is_some())) {
+        if let Some(index) = mismatch(&|index| has_window(index, every), &|layer| config.windows[layer].is_some()) {
+            let found = if has_window(index, every) { "no sliding window" } else { "a sliding window" };
             let expected =
-                format!("sliding windows in all layers except every {every}th, as in llama.cpp's `{}`", form.name);
+                format!("full attention only in the last of every {every} layers, as in llama.cpp's `{}`", form.name);
             return Err(unsupported_error(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(unsupported_error("the same size for all sliding windows", "several sizes"));
+            return Err(unsupported_error("the same size for all sliding windows", "windows of several sizes"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
         && let Some(index) = mismatch(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
-        let expected = format!("no rotary embedding in every {every}th layer, as in llama.cpp's `{}`", form.name);
-        return Err(unsupported_error(&expected, format!("remaining layer {index} does not follow this rule")));
+        let expected =
+            format!("no rotary embedding only in the last of every {every} layers, as in llama.cpp's `{}`", form.name);
+        let found = if (index + 1) % every == 0 { "a rotary embedding" } else { "no rotary embedding" };
+        return Err(unsupported_error(&expected, format!("{found} in remaining layer {index}")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
@@ -99,13 +101,14 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(form)
 }
 
-fn is_in_window(index: usize, every: usize) -> bool {
+/// Returns whether llama.cpp uses a sliding window in layer `index`, if every `every`th layer has full attention.
+fn has_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
 /// Returns `n` if llama.cpp uses full attention in every `n`th layer and sliding windows in all other layers. Returns
 /// `None` if it uses no windows.
-fn window_of(form: GgufForm) -> Option<usize> {
+fn full_attention_interval(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
@@ -148,7 +151,7 @@ impl Layout {
     /// # Errors
     /// See [`gguf_form`].
     pub fn gguf_bytes(&self, config: &Config, file_type: GgufType) -> Result<u64> {
-        Ok(self.gguf_tensors(config, file_type)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
+        Ok(self.plan_gguf_tensors(config, file_type)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
     /// Writes the variant as a GGUF file. Calls `wrote` with the size of each written block in bytes.
@@ -159,67 +162,71 @@ impl Layout {
         &self,
         config: &Config,
         file_type: GgufType,
-        text: &GgufMetadata,
+        metadata: &GgufMetadata,
         path: &Path,
         out: &mut dyn Write,
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = gguf_form(config, self)?;
-        let tensors = self.gguf_tensors(config, file_type)?;
-        let mut put = |bytes: &[u8]| {
+        let tensors = self.plan_gguf_tensors(config, file_type)?;
+        let mut write_bytes = |bytes: &[u8]| {
             out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
             wrote(bytes.len() as u64)
         };
         let infos: Vec<&GgufInfo> = tensors.iter().map(|tensor| &tensor.info).collect();
-        put(&gguf_writer::header(&self.gguf_entries(config, form, file_type, text)?, &infos)?)?;
+        write_bytes(&gguf_writer::header(&self.build_metadata_entries(config, form, file_type, metadata)?, &infos)?)?;
         for GgufTensor { info, content } in &tensors {
             match content {
-                GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
-                GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
+                GgufContent::Checkpoint(tensor) => {
+                    self.write_checkpoint_tensor(config, form, tensor, info.dtype, &mut write_bytes)?
+                }
+                GgufContent::Numbers(values) => {
+                    write_bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?
+                }
                 // Zeros are encoded as zero bytes in every type.
-                GgufContent::Zeros => put(&vec![0; info.bytes()])?,
+                GgufContent::Zeros => write_bytes(&vec![0; info.bytes()])?,
             }
-            put(&vec![0; padding(info.bytes())])?;
+            write_bytes(&vec![0; padding(info.bytes())])?;
         }
         Ok(())
     }
 
     /// Writes the data of a checkpoint tensor.
-    fn put_checkpoint(
+    fn write_checkpoint_tensor(
         &self,
         config: &Config,
         form: GgufForm,
         tensor: &CheckpointTensor,
         dtype: GgmlDType,
-        put: &mut dyn FnMut(&[u8]) -> Result<()>,
+        write_bytes: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut bytes = Vec::new();
-        let one_more = has_one_more(config.architecture, &tensor.name);
+        let adds_one = has_one_more(config.architecture, &tensor.name);
         let mut write = |values: &[f32]| {
-            if one_more {
-                let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
-                encode_values(tensor, dtype, &more, &mut bytes)?;
+            if adds_one {
+                let shifted: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
+                encode_values(tensor, dtype, &shifted, &mut bytes)?;
             } else {
                 encode_values(tensor, dtype, values, &mut bytes)?;
             }
-            put(&bytes)
+            write_bytes(&bytes)
         };
         match &tensor.content {
             TensorContent::Stored(name) if is_interleaved(form, &tensor.name) => {
                 write(&interleave_halves(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
             }
             TensorContent::Merged(part, merged) if is_interleaved(form, &tensor.name) => {
-                let values = merged_values(part, merged, &tensor.shape, &self.weights)?;
+                let values = read_merged_values(part, merged, &tensor.shape, &self.weights)?;
                 write(&interleave_halves(&values, tensor.shape[0], config.head_dim))
             }
-            _ => each_block(tensor, &self.weights, &mut write),
+            _ => for_each_block(tensor, &self.weights, &mut write),
         }
     }
 
     /// Returns the tensors of the GGUF file in file order.
-    fn gguf_tensors(&self, config: &Config, file_type: GgufType) -> Result<Vec<GgufTensor<'_>>> {
+    fn plan_gguf_tensors(&self, config: &Config, file_type: GgufType) -> Result<Vec<GgufTensor<'_>>> {
         let mut tensors = if self.needs_modeling_file() {
-            deci_export::tensors(self, config, file_type)?
+            deci_export::plan_tensors(self, config, file_type)?
         } else {
             let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, file_type));
             named.collect::<Result<Vec<_>>>()?
@@ -239,17 +246,17 @@ impl Layout {
         Ok(tensors)
     }
 
-    fn gguf_entries(
+    fn build_metadata_entries(
         &self,
         config: &Config,
         form: GgufForm,
         file_type: GgufType,
-        text: &GgufMetadata,
+        metadata: &GgufMetadata,
     ) -> Result<Vec<(String, Value)>> {
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
             ("type", Value::String("model".to_owned())),
-            ("name", Value::String(text.name.clone())),
+            ("name", Value::String(metadata.name.clone())),
             ("file_type", Value::U32(file_type.code())),
             ("quantization_version", Value::U32(2)),
             ("alignment", Value::U32(32)),
@@ -257,7 +264,7 @@ impl Layout {
         // If the config gives no context length, use llama.cpp's default.
         let context = config.max_positions.unwrap_or(2048);
         let counts = if self.needs_modeling_file() {
-            deci_export::counts(self, config)
+            deci_export::compute_layer_counts(self, config)
         } else {
             LayerCounts {
                 blocks: self.kept.len(),
@@ -281,7 +288,7 @@ impl Layout {
             ("vocab_size", count_value(config.vocab)),
         ];
         let mut pairs = pairs.to_vec();
-        if window_of(form).is_some() {
+        if full_attention_interval(form).is_some() {
             // If no layer has a window, write the context length as the window size, which has no effect.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
             pairs.push(("attention.sliding_window", count_value(window)));
@@ -294,7 +301,7 @@ impl Layout {
             .into_iter()
             .map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
         let pairs = pairs.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
-        Ok(general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect())
+        Ok(general.into_iter().chain(pairs).chain(scaling).chain(metadata.entries.iter().cloned()).collect())
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Layout {
     pub(super) tensors: Vec<CheckpointTensor>,
 }
 
-/// Operator that is stored next to the weights.
+/// Operator that is not folded into a weight, but stored as separate tensors.
 #[derive(Debug, Clone)]
 pub struct AttachedOperator {
     /// Layer index after renumbering.
@@ -85,7 +85,8 @@ impl Layout {
     /// is `None`, they keep their stored type. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
-    /// Fails if the weights do not match the config, or the program has no layers.
+    /// Fails if the weights do not match the config, the program has no layers, or a checkpoint cannot store an operator
+    /// at its position.
     pub fn plan(config: &Config, folder: &Path, deployed: &DeployedModel, dtype: Option<FloatType>) -> Result<Self> {
         let weights = open_checked_weights(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
@@ -114,10 +115,10 @@ impl Layout {
                 }
                 let content = layer_content(config, deployed, layer, &part);
                 // An operator after a norm is stored together with the norm, under a different name.
-                let mapped = layer_operators
+                let has_mapped_norm = layer_operators
                     .iter()
                     .any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
-                let new = if mapped { norm_name(index, &part.name) } else { name(index, &part.name) };
+                let new = if has_mapped_norm { norm_name(index, &part.name) } else { name(index, &part.name) };
                 add(new, part.shape, content);
             }
             for AttachedOperator { place: branch, operator, .. } in layer_operators {
@@ -147,8 +148,8 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Returns whether loaders need the modeling file, because operators are stored next to the weights or sublayers
-    /// are dropped.
+    /// Returns whether loaders need the modeling file, because some operators are not folded into weights or some
+    /// sublayers are dropped.
     pub fn needs_modeling_file(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
@@ -205,18 +206,18 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();
     let mut attached = Vec::new();
-    let mut waiting: Vec<Arc<Operator>> = Vec::new();
+    let mut pending: Vec<Arc<Operator>> = Vec::new();
     for step in &deployed.program.0 {
         if let Step::Apply(operator) = step {
-            match waiting.last_mut() {
+            match pending.last_mut() {
                 Some(last) if !last.is_normed() && !operator.is_normed() => *last = last.compose(operator)?,
-                _ => waiting.push(Arc::clone(operator)),
+                _ => pending.push(Arc::clone(operator)),
             }
         }
         let Some((sublayer, layer)) = step.sublayer() else { continue };
         if kept.last() != Some(&layer) {
-            let last = waiting.pop();
-            attach_to_empty_layers(waiting.drain(..), layer, &mut kept, &mut attached);
+            let last = pending.pop();
+            attach_to_empty_layers(pending.drain(..), layer, &mut kept, &mut attached);
             kept.push(layer);
             let index = kept.len() - 1;
             attached.extend(last.map(|operator| AttachedOperator {
@@ -225,7 +226,7 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
                 operator,
             }));
         }
-        if !waiting.is_empty() {
+        if !pending.is_empty() {
             return Err(Error::job("a checkpoint cannot store an operator between the sublayers of a layer")
                 .at(format!("layer {layer}")));
         }
@@ -237,7 +238,7 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
                 Error::job("cannot export an operator that is not folded into the weights")
                     .at(format!("layer {layer}, {}", sublayer.name()))
                     .expected("an output norm of the sublayer, to attach the operator to")
-                    .found("a sublayer without an output norm")
+                    .found("no output norm")
             })?;
             attached.push(AttachedOperator {
                 layer: index,
@@ -247,8 +248,8 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
         }
     }
     let last_layer = *kept.last().ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
-    let last_operator = waiting.pop();
-    attach_to_empty_layers(waiting.drain(..), last_layer, &mut kept, &mut attached);
+    let last_operator = pending.pop();
+    attach_to_empty_layers(pending.drain(..), last_layer, &mut kept, &mut attached);
     let index = kept.len() - 1;
     attached.extend(last_operator.map(|operator| AttachedOperator {
         layer: index,

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `layout` | tensors of the checkpoint, and the operators that are not folded into weights |
 //! | `shards` | weight files, written tensor by tensor |
-//! | `variant_config` | `config.json`, and the Python file that applies operators stored next to the weights |
+//! | `variant_config` | `config.json`, and the Python file that applies operators not folded into weights |
 //! | `gguf_export` | export as a single GGUF file |
 //! | `gguf_tensor` | names, types and contents of the tensors in a GGUF file |
 //! | `deci_export` | layers for llama.cpp's `deci` architecture, which may omit a sublayer or contain an operator |

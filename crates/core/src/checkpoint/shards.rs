@@ -20,7 +20,7 @@ use crate::model::{FloatType, MergedLayer, weighted_sum};
 /// Name of the index file, which maps tensors to weight files. It is written only if there are several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
 /// Number of elements that are converted and written at a time.
-const BLOCK: usize = 1 << 20;
+const BLOCK_ELEMENTS: usize = 1 << 20;
 /// Number of elements that one thread converts at a time.
 const ELEMENTS_PER_TASK: usize = 1 << 14;
 
@@ -55,17 +55,17 @@ impl Layout {
             map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
             let path = folder.join(&name);
             let mut file = File::create(&path).map_err(|error| write_error(&error, &path))?;
-            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| write_error(&error, &path));
+            let mut write_bytes = |bytes: &[u8]| file.write_all(bytes).map_err(|error| write_error(&error, &path));
             let infos = tensors
                 .iter()
                 .map(|tensor| (tensor.name.clone(), safetensors_dtype(tensor.dtype), tensor.shape.clone()))
                 .collect();
-            put(&header(infos)?)?;
+            write_bytes(&header(infos)?)?;
             for tensor in tensors {
                 let mut bytes = Vec::new();
-                each_block(tensor, &self.weights, &mut |values| {
+                for_each_block(tensor, &self.weights, &mut |values| {
                     encode(&tensor.name, tensor.dtype, values, &mut bytes)?;
-                    put(&bytes)?;
+                    write_bytes(&bytes)?;
                     wrote(bytes.len() as u64)
                 })?;
             }
@@ -79,16 +79,16 @@ impl Layout {
 
     /// Groups the tensors into files. Within a file, wider dtypes come first so that tensors are aligned.
     fn shards(&self, max_bytes: u64) -> Vec<Vec<&CheckpointTensor>> {
-        let (mut shards, mut free): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
+        let (mut shards, mut free_bytes): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
             match shards.last_mut() {
-                Some(shard) if tensor.bytes() <= free => shard.push(tensor),
+                Some(shard) if tensor.bytes() <= free_bytes => shard.push(tensor),
                 _ => {
                     shards.push(vec![tensor]);
-                    free = max_bytes;
+                    free_bytes = max_bytes;
                 }
             }
-            free = free.saturating_sub(tensor.bytes());
+            free_bytes = free_bytes.saturating_sub(tensor.bytes());
         }
         shards.iter_mut().for_each(|shard| shard.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bytes())));
         shards
@@ -131,45 +131,50 @@ fn header_error(found: String) -> Error {
 }
 
 /// Passes the elements of a tensor to `each` in order, block by block.
-pub(super) fn each_block(
+pub(super) fn for_each_block(
     tensor: &CheckpointTensor,
     weights: &Weights,
     each: &mut dyn FnMut(&[f32]) -> Result<()>,
 ) -> Result<()> {
-    let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
+    let mut in_blocks = |values: &[f32]| values.chunks(BLOCK_ELEMENTS).try_for_each(&mut *each);
     match &tensor.content {
-        TensorContent::Stored(name) => weights.read_blocks(name, &tensor.shape, BLOCK, each),
+        TensorContent::Stored(name) => weights.read_blocks(name, &tensor.shape, BLOCK_ELEMENTS, each),
         TensorContent::Folded(name, operator) if tensor.shape.len() == 1 => {
             in_blocks(&operator.apply(&weights.take(name, &tensor.shape)?)?)
         }
         TensorContent::Folded(name, operator) => {
             let [c, inner] = [tensor.shape[0], tensor.shape[1]];
             let columns = operator.apply(&weights.read_transposed(&[(name, c)], inner)?)?; // [inner, C]
-            in_rows(&columns, c, each)
+            for_each_transposed_block(&columns, c, each)
         }
-        TensorContent::Merged(part, merged) => in_blocks(&merged_values(part, merged, &tensor.shape, weights)?),
+        TensorContent::Merged(part, merged) => in_blocks(&read_merged_values(part, merged, &tensor.shape, weights)?),
         TensorContent::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
         TensorContent::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
-        TensorContent::Operator(operator) => in_rows(&operator.matrix()?, operator.channels(), each),
+        TensorContent::Operator(operator) => for_each_transposed_block(&operator.matrix()?, operator.channels(), each),
         TensorContent::Norm(operator) => in_blocks(&operator.norm()?.and_then(|norm| norm.weight).unwrap_or_default()),
     }
 }
 
 /// Reads the same tensor from several layers and returns the weighted sum.
-pub(super) fn merged_values(part: &str, merged: &MergedLayer, shape: &[usize], weights: &Weights) -> Result<Vec<f32>> {
+pub(super) fn read_merged_values(
+    part: &str,
+    merged: &MergedLayer,
+    shape: &[usize],
+    weights: &Weights,
+) -> Result<Vec<f32>> {
     let sources = merged.factors().map(|(layer, factor)| Ok((factor, weights.take(&name(layer, part), shape)?)));
     let sources: Vec<(f64, Vec<f32>)> = sources.collect::<Result<_>>()?;
     Ok(weighted_sum(&sources.iter().map(|(factor, values)| (*factor, &values[..])).collect::<Vec<_>>()))
 }
 
 /// Passes the transpose of `matrix [rows, columns]` to `each`, several rows at a time.
-fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+fn for_each_transposed_block(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
     let rows = matrix.len() / columns.max(1);
-    let high = (BLOCK / rows.max(1)).clamp(1, columns.max(1));
-    let mut block = vec![0.0; high * rows];
-    for first in (0..columns).step_by(high) {
-        let high = high.min(columns - first);
-        let block = &mut block[..high * rows];
+    let height = (BLOCK_ELEMENTS / rows.max(1)).clamp(1, columns.max(1));
+    let mut block = vec![0.0; height * rows];
+    for first in (0..columns).step_by(height) {
+        let height = height.min(columns - first);
+        let block = &mut block[..height * rows];
         block.par_chunks_mut(rows).enumerate().for_each(|(line, out)| {
             out.iter_mut().zip(matrix.chunks_exact(columns)).for_each(|(v, row)| *v = row[first + line]);
         });
@@ -183,21 +188,21 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
     let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);
     let chunks = bytes.par_chunks_mut(ELEMENTS_PER_TASK * width).zip(values.par_chunks(ELEMENTS_PER_TASK));
-    let unfit = chunks.find_map_any(|(bytes, values)| {
+    let non_finite = chunks.find_map_any(|(bytes, values)| {
         fn encode_each<const W: usize>(
             bytes: &mut [u8],
             values: &[f32],
-            number: impl Fn(f32) -> ([u8; W], bool),
+            convert: impl Fn(f32) -> ([u8; W], bool),
         ) -> Option<f32> {
-            let mut unfit = None;
+            let mut non_finite = None;
             for (bytes, &value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
-                let (number, finite) = number(value);
-                *bytes = number;
-                if !finite {
-                    unfit = Some(value);
+                let (converted, is_finite) = convert(value);
+                *bytes = converted;
+                if !is_finite {
+                    non_finite = Some(value);
                 }
             }
-            unfit
+            non_finite
         }
         match dtype {
             FloatType::F32 => encode_each(bytes, values, |v| (v.to_le_bytes(), v.is_finite())),
@@ -211,7 +216,7 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
             }),
         }
     });
-    match unfit {
+    match non_finite {
         None => Ok(()),
         Some(value) => Err(Error::job("a weight overflows its float type")
             .at(format!("tensor {name}"))
@@ -231,7 +236,7 @@ mod tests {
         let columns = 5;
         let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
         let mut out = Vec::new();
-        in_rows(&matrix, columns, &mut |block| {
+        for_each_transposed_block(&matrix, columns, &mut |block| {
             out.extend_from_slice(block);
             Ok(())
         })

@@ -1,5 +1,5 @@
-//! `config.json` for an exported variant, and the modeling file that applies operators stored next to the weights and
-//! skips dropped sublayers.
+//! `config.json` for an exported variant, and the modeling file that applies operators not folded into weights and skips
+//! dropped sublayers.
 
 use serde_json::{Map, Value, json};
 
@@ -12,9 +12,9 @@ use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
 /// Converts the config of a backbone to the config of a variant. Renumbers the layers and drops the settings of removed
-/// layers. Variants with operators next to the weights, or without some sublayers, need the modeling file. Their config
-/// names this file and an unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged,
-/// so that transformers finds the tokenizer class without remote code.
+/// layers. Variants with operators that are not folded into weights, or with dropped sublayers, need the modeling file.
+/// Their config names this file and an unknown activation, so that loaders that ignore the file fail. `model_type` stays
+/// unchanged, so that transformers finds the tokenizer class without remote code.
 ///
 /// # Errors
 /// Fails if an operator cannot be exported.
@@ -47,13 +47,13 @@ pub fn variant_config(
     }
     if layout.needs_modeling_file() {
         let file = MODELING_FILE.trim_end_matches(".py");
-        let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
+        let qualified_name = |suffix: &str| format!("{file}.{}", class_name(architecture, suffix));
         let key = architecture.activation.0;
         config.insert(CONFIG_KEY.into(), export_entry(unpruned, layout)?);
         config.insert(key.into(), REMOTE_CODE_HINT.into());
-        config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
+        config.insert("architectures".into(), json!([class_name(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
-        let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});
+        let map = json!({"AutoConfig": qualified_name("Config"), "AutoModel": qualified_name("Model"), "AutoModelForCausalLM": qualified_name("ForCausalLM")});
         config.insert("auto_map".into(), map);
     }
     Ok(config)
@@ -114,8 +114,8 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
 
 /// File name of the modeling file.
 pub const MODELING_FILE: &str = "modeling_ghostlab.py";
-/// Template for the modeling file. Only the names of transformers' classes differ between architectures.
-const TEMPLATE: &str = include_str!("modeling.py");
+/// Template for the modeling file, in which [`modeling_source`] inserts the names that differ between architectures.
+const MODELING_TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
 /// it instead of loading an incomplete model.
@@ -123,26 +123,26 @@ pub(super) const REMOTE_CODE_HINT: &str = "load this model with trust_remote_cod
 
 /// Returns the modeling file for an architecture.
 pub fn modeling_source(architecture: &Architecture) -> String {
-    let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
+    let (inner, folder) = architecture.python.unwrap_or((class_prefix(architecture), architecture.model_type));
     let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");
     let names = [
         ("NORM_NAMES", &*format!("({norms})")),
         ("GUARD", REMOTE_CODE_HINT),
         ("ACTIVATION", architecture.activation.0),
-        ("BACKBONE", prefix(architecture)),
+        ("BACKBONE", class_prefix(architecture)),
         ("INNER", inner),
         ("FOLDER", folder),
     ];
-    names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, value)| text.replace(name, value))
+    names.into_iter().fold(MODELING_TEMPLATE.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
 /// Returns the name of the class that replaces a transformers class.
-pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
-    format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
+pub(super) fn class_name(architecture: &Architecture, suffix: &str) -> String {
+    format!("{}{}{suffix}", architecture::CLASS, class_prefix(architecture))
 }
 
 /// Returns the prefix of the architecture's class names in transformers, such as `Llama`.
-fn prefix(architecture: &Architecture) -> &'static str {
+fn class_prefix(architecture: &Architecture) -> &'static str {
     architecture.class.trim_end_matches("ForCausalLM")
 }
 
@@ -156,15 +156,16 @@ mod tests {
     use crate::model::{Config, Operator, Program, deploy};
 
     /// Builds the config of a variant that removes layers 1 and 2 from a four-layer fixture.
-    fn pruned_config(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
+    fn pruned_config(fixture: &str, has_operator: bool, extra: &Value) -> Map<String, Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
         let config = Config::read(&folder).unwrap();
-        let program =
-            Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
+        let program = Program::pruned(4, &[1, 2], |_| {
+            has_operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap())
+        });
         let layout = Layout::plan(&config, &folder, &deploy(&program, &config), None).unwrap();
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
-        entries.extend(more.as_object().unwrap().clone());
+        entries.extend(extra.as_object().unwrap().clone());
         variant_config(entries, &config, &layout, Some(FloatType::Bf16)).unwrap()
     }
 
@@ -216,7 +217,7 @@ mod tests {
         Config::read_file(&file).unwrap()
     }
 
-    /// The expected values follow from how transformers reads these configs.
+    /// The pruned config must parse to the settings that the kept layers have in the original config.
     #[test]
     fn position_dependent_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
@@ -275,7 +276,7 @@ mod tests {
             let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));
             assert_eq!(left, None, "{}", architecture.class);
             for suffix in ["Config", "Model", "ForCausalLM"] {
-                assert!(text.contains(&format!("class {}(", class(architecture, suffix))), "{suffix}");
+                assert!(text.contains(&format!("class {}(", class_name(architecture, suffix))), "{suffix}");
             }
         }
     }
