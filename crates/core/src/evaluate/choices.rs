@@ -2,8 +2,9 @@
 //! of their trie.
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
-//! choices, and choices with equal inputs are merged. Only rows that score a continuation go through the head. Choices
-//! in different length regimes ([`Config::length_regime`]) share no prefix, because their rotary frequencies differ.
+//! choices. Choices of a document with equal inputs are merged, so their results are identical. Only rows that score a
+//! continuation go through the head. Choices in different length regimes ([`Config::length_regime`]) share no prefix,
+//! because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +31,9 @@ struct PrefixTree<'a> {
 impl<'a> PrefixTree<'a> {
     fn new(inputs: &[&'a [u32]]) -> Self {
         let first = inputs.first().copied().unwrap_or_default();
-        let shared =
+        let prefix_length =
             inputs.iter().map(|input| first.iter().zip(*input).take_while(|(a, b)| a == b).count()).min().unwrap_or(0);
-        Self { prefix: &first[..shared], branches: inputs.iter().map(|input| &input[shared..]).collect() }
+        Self { prefix: &first[..prefix_length], branches: inputs.iter().map(|input| &input[prefix_length..]).collect() }
     }
 
     fn tokens(&self) -> usize {
@@ -102,8 +103,8 @@ pub fn scores_of_choices(values: &[f64]) -> Vec<Score> {
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size affects results
-    /// only through rounding. Equal inputs give identical results.
+    /// Groups documents into batches of up to `batch_tokens` tokens. A longer document has its own batch. The batch size
+    /// affects results only through rounding.
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.
@@ -111,21 +112,21 @@ impl<'a> MultipleChoiceEval<'a> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
-                    return Err(Error::job("a continuation exceeds the model's context")
+                    return Err(Error::job("a continuation is longer than its input")
                         .at(format!("document {document}, choice {index}"))
-                        .expected(format!("at most {} tokens", choice.input.len()))
-                        .found(choice.continuation.len()));
+                        .expected(format!("at most {} tokens, as in the input", choice.input.len()))
+                        .found(format!("{} tokens", choice.continuation.len())));
                 }
             }
         }
         let trees: Vec<DocumentTrees<'a>> =
             documents.iter().map(|choices| DocumentTrees::new(choices, config)).collect();
-        let batches = batches(&trees, batch_tokens);
+        let batches = group_into_batches(&trees, batch_tokens);
         Ok(Self { documents, trees, batches })
     }
 
     /// Builds a batch of documents and the function that extracts its values.
-    fn part(&self, documents: &[usize]) -> EvalPart<'_> {
+    fn build_part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
         // Scored tokens by batch row, each with the index of its choice within the chunk.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
@@ -140,7 +141,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 for (position, &token) in (begin..).zip(choice.continuation) {
                     let row = match position.checked_sub(document_trees.trees[tree].prefix.len()) {
                         None => start + position,
-                        Some(beyond) => branches[branch] + beyond,
+                        Some(offset) => branches[branch] + offset,
                     };
                     targets.entry(row).or_default().push((token, choices));
                 }
@@ -198,7 +199,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
             &members,
             |&document: &usize| self.trees[document].tokens(),
             seconds,
-            |documents| self.part(documents),
+            |documents| self.build_part(documents),
         )
     }
 
@@ -217,7 +218,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
 /// Groups documents into batches. The longest documents come first, so that a batch that exceeds the memory fails at
 /// the start of a run.
-fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
+fn group_into_batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
     let mut batches: Vec<Vec<usize>> = Vec::new();
@@ -248,7 +249,7 @@ mod tests {
         Config::read_file(&folder.join("config.json")).unwrap()
     }
 
-    fn trees<'a>(inputs: &[&'a [u32]], config: &Config) -> DocumentTrees<'a> {
+    fn build_trees<'a>(inputs: &[&'a [u32]], config: &Config) -> DocumentTrees<'a> {
         let choices: Vec<_> = inputs.iter().map(|input| TokenizedChoice { input, continuation: &input[..1] }).collect();
         DocumentTrees::new(&choices, config)
     }
@@ -256,12 +257,12 @@ mod tests {
     #[test]
     fn shared_prefix_of_choices_is_stored_once() {
         let config = config("llama-gqa");
-        let shared = trees(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]], &config);
+        let shared = build_trees(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]], &config);
         let tree = &shared.trees[0];
         assert_eq!((tree.prefix, tree.branches.as_slice()), (&[1, 2][..], &[&[3, 4][..], &[5]][..]));
         assert_eq!(shared.choice_branches, [(0, 0), (0, 1), (0, 0)]);
         assert_eq!((shared.trees.len(), shared.tokens()), (1, 5));
-        let equal = trees(&[&[1, 2], &[1, 2]], &config);
+        let equal = build_trees(&[&[1, 2], &[1, 2]], &config);
         assert_eq!((equal.tokens(), equal.trees[0].branches.as_slice()), (2, &[&[][..]][..]));
     }
 
@@ -281,7 +282,7 @@ mod tests {
             let name = scaling.name();
             let mut config = config("llama-gqa");
             config.rope.scaling = Some(scaling);
-            let separate = trees(&inputs, &config);
+            let separate = build_trees(&inputs, &config);
             assert_eq!((separate.choice_branches.as_slice(), separate.tokens()), (&expected[..], tokens), "{name}");
         }
     }
@@ -291,8 +292,8 @@ mod tests {
         let config = config("llama-gqa");
         let ids = [7; 100];
         let lengths = [5, 60, 7, 30, 30, 1];
-        let trees: Vec<DocumentTrees<'_>> = lengths.iter().map(|&n| trees(&[&ids[..n]], &config)).collect();
-        let batches = batches(&trees, 40);
+        let trees: Vec<DocumentTrees<'_>> = lengths.iter().map(|&n| build_trees(&[&ids[..n]], &config)).collect();
+        let batches = group_into_batches(&trees, 40);
         assert_eq!(batches, [vec![1], vec![3], vec![4, 2], vec![0, 5]]);
     }
 }

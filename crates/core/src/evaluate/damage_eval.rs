@@ -192,7 +192,7 @@ impl EvalSet for DamageEval<'_> {
             seconds,
             |members| {
                 let batch = Batch::windows(members.iter().map(|&index| windows.window(index)));
-                EvalPart { batch, values: Box::new(|predictions| window_values(predictions, windows.length)) }
+                EvalPart { batch, values: Box::new(|predictions| compute_window_values(predictions, windows.length)) }
             },
         )
     }
@@ -203,26 +203,39 @@ impl EvalSet for DamageEval<'_> {
 }
 
 /// Computes the values of each window from the divergences of its predictions. Each window has `length` tokens.
-fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
+fn compute_window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
     let windows = predictions.chunks_exact((length - 1).max(1));
     windows
         .flat_map(|window| {
-            let losses = window.iter().map(|at| -f64::from(at.prediction.log_probability));
+            let losses = window.iter().map(|prediction| -f64::from(prediction.prediction.log_probability));
             let loss = losses.sum::<f64>() / window.len() as f64;
-            [vec![loss], means(window).into(), means(&window[window.len().min(length / 2)..]).into()].concat()
+            [
+                vec![loss],
+                average_metrics(window).into(),
+                average_metrics(&window[window.len().min(length / 2)..]).into(),
+            ]
+            .concat()
         })
         .collect()
 }
 
 /// Averages the metrics over the given predictions. Returns NaN if there are none.
-fn means(predictions: &[Divergence]) -> WindowMeans {
+fn average_metrics(predictions: &[Divergence]) -> WindowMeans {
     let mut sums = [0.0; METRIC_COUNT];
-    for at in predictions {
-        let change = at.ln_q.exp() - at.ln_p.exp();
+    for prediction in predictions {
+        let change = prediction.ln_q.exp() - prediction.ln_p.exp();
         // `f64::max` ignores NaN, so NaN must be handled explicitly.
-        let is_undefined = at.ln_p.is_nan() || at.ln_q.is_nan();
-        let same = if is_undefined { f64::NAN } else { f64::from(u8::from(at.same_top)) };
-        let values = [at.kl_pq, at.kl_qp, same, change, change.abs(), change * change, at.ln_p - at.ln_q];
+        let is_undefined = prediction.ln_p.is_nan() || prediction.ln_q.is_nan();
+        let same = if is_undefined { f64::NAN } else { f64::from(u8::from(prediction.same_top)) };
+        let values = [
+            prediction.kl_pq,
+            prediction.kl_qp,
+            same,
+            change,
+            change.abs(),
+            change * change,
+            prediction.ln_p - prediction.ln_q,
+        ];
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
     sums.map(|sum| sum / predictions.len() as f64)
@@ -241,10 +254,11 @@ mod tests {
     #[test]
     fn damage_of_second_half_uses_only_its_predictions() {
         // Two windows of four tokens. The second half of each is the prediction at position 2.
-        let at =
+        let divergences =
             [(0.5, 0.25, 1.0), (0.5, 0.5, 0.0), (0.25, 0.5, 3.0), (0.5, 0.5, 0.0), (0.5, 0.5, 2.0), (0.5, 0.5, 1.0)];
-        let at: Vec<Divergence> = at.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();
-        let damages = Damages::from_values(&window_values(&at, 4)).unwrap();
+        let divergences: Vec<Divergence> =
+            divergences.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();
+        let damages = Damages::from_values(&compute_window_values(&divergences, 4)).unwrap();
         // Computed by hand.
         for (damage, part, value) in [
             (Damage::KlDenseVariant, WindowPart::All, 7.0 / 6.0),

@@ -36,14 +36,14 @@ pub struct PrefixToken<'a> {
     pub role: &'static str,
     pub token: SpecialToken<'a>,
     /// Whether only `config.json` names the token.
-    is_of_config: bool,
+    is_from_config: bool,
 }
 
 impl PrefixToken<'_> {
     /// Returns a note if only `config.json` names the token.
     pub fn note(&self) -> Option<String> {
         let (Self { role, .. }, SpecialToken::Id(id)) = (self, self.token) else { return None };
-        self.is_of_config.then(|| {
+        self.is_from_config.then(|| {
             format!(
                 "the tokenizer files define neither BOS nor EOS: using token {id}, the {role}_token_id of config.json, for empty \
                  contexts"
@@ -64,7 +64,7 @@ pub fn prefix_token<'a>(
     id_of: impl Fn(&str) -> Result<Option<u32>>,
 ) -> Result<Option<PrefixToken<'a>>> {
     if let Some(bos) = token_text(&tokenizer_config["bos_token"]) {
-        return named_prefix("bos", SpecialToken::Text(bos));
+        return tokenizer_prefix("bos", SpecialToken::Text(bos));
     }
     // If `eos_token_id` is a list, use its first token.
     let [bos_id, eos_id] =
@@ -79,21 +79,21 @@ pub fn prefix_token<'a>(
         let known = id_of(text)?.map(u64::from);
         return match bos_id {
             // If config.json gives the id of this token, return the id, because existing cache keys contain it.
-            Some(id) if known == Some(id) => named_prefix("bos", SpecialToken::Id(id)),
-            _ if known.is_some() || eos == Some(text) => named_prefix(role, SpecialToken::Text(text)),
+            Some(id) if known == Some(id) => tokenizer_prefix("bos", SpecialToken::Id(id)),
+            _ if known.is_some() || eos == Some(text) => tokenizer_prefix(role, SpecialToken::Text(text)),
             _ => continue,
         };
     }
     let config_token = bos_id.map(|id| ("bos", id)).or_else(|| eos_id.map(|id| ("eos", id)));
-    Ok(config_token.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_of_config: true }))
+    Ok(config_token.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_from_config: true }))
 }
 
 fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
     tokenizer_config.get(key).is_none()
 }
 
-fn named_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
-    Ok(Some(PrefixToken { role, token, is_of_config: false }))
+fn tokenizer_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
+    Ok(Some(PrefixToken { role, token, is_from_config: false }))
 }
 
 /// Returns the text of a special token, given as a string or a map with `content`.

@@ -93,18 +93,18 @@ impl TargetOutput for Divergence {
 }
 
 /// Function that converts the outputs of one program to values.
-type Values<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
+type ExtractValues<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
-/// Part of a chunk: a batch, and the function that extracts its values.
+/// Part of a chunk: a batch, and the function that computes the part's values from the outputs of one program.
 pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) batch: Batch,
-    pub(super) values: Box<Values<'a, T>>,
+    pub(super) values: Box<ExtractValues<'a, T>>,
 }
 
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in proportion
+/// `build_part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in proportion
 /// to their measured times.
 pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
@@ -112,21 +112,21 @@ pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     chunks: &[&'a [M]],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
-    part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
+    build_part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
     let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
-        let parts = split(engine.part_tokens(), members, &tokens);
-        parts.into_iter().map(|members| (chunk, part(members))).collect::<Vec<_>>()
+        let parts = split_members(engine.part_tokens(), members, &tokens);
+        parts.into_iter().map(|members| (chunk, build_part(members))).collect::<Vec<_>>()
     });
     let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
-    let mut nodes = vec![0.0; trie.len()];
-    let done = T::run_batches(engine, trie, &batches, &mut nodes)?;
-    let share = started.elapsed().as_secs_f64() / nodes.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node * share);
+    let mut node_seconds = vec![0.0; trie.len()];
+    let outputs = T::run_batches(engine, trie, &batches, &mut node_seconds)?;
+    let scale = started.elapsed().as_secs_f64() / node_seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    seconds.iter_mut().zip(node_seconds).for_each(|(sum, node)| *sum += node * scale);
     let mut chunk_values = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
-    for (outputs, (chunk, values)) in done.into_iter().zip(values) {
-        for (all, output) in chunk_values[chunk].iter_mut().zip(outputs) {
+    for (program_outputs, (chunk, values)) in outputs.into_iter().zip(values) {
+        for (all, output) in chunk_values[chunk].iter_mut().zip(program_outputs) {
             all.extend(values(&output.unwrap_or_default()));
         }
     }
@@ -134,7 +134,7 @@ pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
 }
 
 /// Splits members into consecutive parts of at least `part_tokens` tokens. The last part may be smaller.
-fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
+fn split_members<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
     let mut first = 0;
     let mut size = 0;
@@ -185,13 +185,13 @@ mod tests {
 
     #[test]
     fn split_keeps_member_order_within_token_limit() {
-        let parts = split(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
+        let parts = split_members(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
 
     /// Computes the loss of the first token of each member under a program, with the members split into two parts.
-    fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
-        let mut done = run_in_parts(
+    fn compute_losses(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
+        let mut outputs = run_in_parts(
             &AddingEngine::new(),
             &Trie::new(&[program]),
             &[&[5, 6, 7]],
@@ -207,7 +207,7 @@ mod tests {
                 }
             },
         )?;
-        Ok(done.remove(0))
+        Ok(outputs.remove(0))
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
         // Each of the four layers adds 11.
-        assert_eq!(run(Program::dense(4), &mut seconds).unwrap(), [[49.0, 50.0, 51.0]]);
+        assert_eq!(compute_losses(Program::dense(4), &mut seconds).unwrap(), [[49.0, 50.0, 51.0]]);
         let added = seconds.iter().sum::<f64>() - 10.0;
         assert!(added > 0.0 && added < started.elapsed().as_secs_f64(), "{seconds:?}");
     }
@@ -225,6 +225,6 @@ mod tests {
         // The test engine does not support edited sublayers.
         let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
         let edited = Program::repaired(4, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() });
-        assert!(run(edited, &mut [0.0; 16]).is_err());
+        assert!(compute_losses(edited, &mut [0.0; 16]).is_err());
     }
 }

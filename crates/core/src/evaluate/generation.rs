@@ -13,8 +13,9 @@ use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory_error};
 /// Prompts per chunk. A killed run loses at most the chunks in progress: one on the CPU, one batch of chunks on a GPU.
 pub const PROMPTS_PER_CHUNK: usize = 64;
 
-/// Number of prompts that run together on a GPU. [`DEVICE_TOKENS`] limits it for long prompts.
+/// Approximate number of prompts per pass on a GPU, unless they exceed [`DEVICE_TOKENS`].
 const DEVICE_PROMPTS: usize = 1024;
+/// Maximum number of tokens per pass on a GPU.
 const DEVICE_TOKENS: usize = 1 << 18;
 
 /// Eval set of prompts. The values of a chunk list the end reason, the number of new tokens and the tokens for each
@@ -23,8 +24,8 @@ pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
     text: &'a dyn Detokenizer,
-    /// Maximum number of prompts that run at once.
-    together: AtomicUsize,
+    /// Maximum number of prompts that run at once. Halved whenever the device runs out of memory.
+    max_prompts: AtomicUsize,
     /// Number of tokens per pass on a GPU.
     device_tokens: usize,
 }
@@ -33,26 +34,31 @@ impl<'a> GenerationEval<'a> {
     /// Creates an eval set of prompts. The batch size in `settings` is ignored, because all chunks of a pass run
     /// together if the cache is large enough.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
-        let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
-        let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
+        let mut eval = Self { prompts, settings, text, max_prompts: usize::MAX.into(), device_tokens: 0 };
+        let tokens: usize = prompts.iter().map(|prompt| eval.max_tokens(prompt)).sum();
         // Allow half a chunk more, because chunks differ in size.
-        let together = tokens * (2 * DEVICE_PROMPTS + PROMPTS_PER_CHUNK) / (2 * prompts.len().max(1));
-        eval.device_tokens = together.min(DEVICE_TOKENS);
+        let pass_tokens = tokens * (2 * DEVICE_PROMPTS + PROMPTS_PER_CHUNK) / (2 * prompts.len().max(1));
+        eval.device_tokens = pass_tokens.min(DEVICE_TOKENS);
         eval
     }
 
     /// Generates continuations. If the device runs out of memory, permanently halves the number of concurrent prompts,
     /// which does not affect results.
-    fn generated(&self, engine: &dyn Engine, trie: &Trie, prompts: &[Prompt]) -> Result<Vec<Vec<Generation>>> {
+    fn generate_in_batches(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        prompts: &[Prompt],
+    ) -> Result<Vec<Vec<Generation>>> {
         loop {
-            let batch = prompts.len().clamp(1, self.together.load(Relaxed));
+            let batch = prompts.len().clamp(1, self.max_prompts.load(Relaxed));
             let settings = Settings { batch, ..self.settings.clone() };
             match generate(engine, trie, prompts, &settings, self.text, &mut ()) {
                 Err(error) if is_out_of_memory(&error) && batch > 1 => {
-                    self.together.fetch_min(batch / 2, Relaxed);
+                    self.max_prompts.fetch_min(batch / 2, Relaxed);
                 }
                 Err(error) if is_out_of_memory(&error) => {
-                    let longest = prompts.iter().map(|prompt| self.size(prompt)).max().unwrap_or(0);
+                    let longest = prompts.iter().map(|prompt| self.max_tokens(prompt)).max().unwrap_or(0);
                     return Err(out_of_memory_error(
                         &error,
                         format!("a prompt of {longest} tokens, including new tokens"),
@@ -63,12 +69,12 @@ impl<'a> GenerationEval<'a> {
         }
     }
 
-    fn members(&self, chunk: usize) -> Range<usize> {
+    fn prompt_range(&self, chunk: usize) -> Range<usize> {
         chunk * PROMPTS_PER_CHUNK..self.prompts.len().min((chunk + 1) * PROMPTS_PER_CHUNK)
     }
 
     /// Returns the number of tokens in the truncated prompt plus the maximum number of new tokens.
-    fn size(&self, prompt: &Prompt) -> usize {
+    fn max_tokens(&self, prompt: &Prompt) -> usize {
         let new = self.settings.max_new_tokens;
         prompt.ids.len().min(self.settings.context.saturating_sub(new)) + new
     }
@@ -78,15 +84,16 @@ impl<'a> GenerationEval<'a> {
     /// # Errors
     /// Fails if the values do not match the prompts, or a token is not in the vocabulary.
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
-        let unlike = || {
+        let mismatch_error = || {
             Error::job("the stored tokens do not match the prompts")
                 .expected(format!("tokens for {} prompts", self.prompts.len()))
         };
-        let parts = split_prompts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
+        let parts =
+            split_prompts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(mismatch_error)?;
         parts
             .into_iter()
             .map(|(end, ids)| {
-                let end = ENDS.get(end as usize).copied().ok_or_else(unlike)?;
+                let end = ENDS.get(end as usize).copied().ok_or_else(mismatch_error)?;
                 let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
                 Generation::new(ids, end, &self.settings, self.text)
             })
@@ -108,7 +115,7 @@ fn split_prompts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
     values.is_empty().then_some(parts)
 }
 
-fn values(generation: &Generation) -> impl Iterator<Item = f64> {
+fn encode_generation(generation: &Generation) -> impl Iterator<Item = f64> {
     let end = ENDS.iter().position(|end| *end == generation.end).unwrap_or(ENDS.len());
     [end as f64, generation.ids.len() as f64].into_iter().chain(generation.ids.iter().map(|&id| f64::from(id)))
 }
@@ -120,7 +127,7 @@ impl EvalSet for GenerationEval<'_> {
 
     /// Returns an upper bound, because a continuation may end early.
     fn tokens(&self, chunk: usize) -> usize {
-        self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt)).sum()
+        self.prompts[self.prompt_range(chunk)].iter().map(|prompt| self.max_tokens(prompt)).sum()
     }
 
     /// Returns the number of tokens in all prompts plus the average number of generated tokens per program.
@@ -130,14 +137,15 @@ impl EvalSet for GenerationEval<'_> {
             new += split_prompts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
         }
         let max_new = self.settings.max_new_tokens;
-        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - max_new).sum();
+        let prompts: usize =
+            self.prompts[self.prompt_range(chunk)].iter().map(|prompt| self.max_tokens(prompt) - max_new).sum();
         Some(prompts + new / program_values.len().max(1))
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
-        let members = chunks.iter().flat_map(|&chunk| self.members(chunk));
-        let count = members.clone().count();
-        let tokens = members.map(|member| self.size(&self.prompts[member])).sum::<usize>();
+        let prompts = chunks.iter().flat_map(|&chunk| self.prompt_range(chunk));
+        let count = prompts.clone().count();
+        let tokens = prompts.map(|prompt| self.max_tokens(&self.prompts[prompt])).sum::<usize>();
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
@@ -151,15 +159,17 @@ impl EvalSet for GenerationEval<'_> {
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let started = Instant::now();
         let prompts: Vec<Prompt> =
-            chunks.iter().flat_map(|&chunk| &self.prompts[self.members(chunk)]).cloned().collect();
-        let mut done = self.generated(engine, trie, &prompts)?.into_iter();
+            chunks.iter().flat_map(|&chunk| &self.prompts[self.prompt_range(chunk)]).cloned().collect();
+        let mut done = self.generate_in_batches(engine, trie, &prompts)?.into_iter();
         let chunk_values = chunks
             .iter()
             .map(|&chunk| {
-                let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
+                let done: Vec<Vec<Generation>> = done.by_ref().take(self.prompt_range(chunk).len()).collect();
                 (0..trie.programs())
                     .map(|program| {
-                        done.iter().flat_map(|generations| values(&generations[program])).collect::<Vec<f64>>()
+                        done.iter()
+                            .flat_map(|generations| encode_generation(&generations[program]))
+                            .collect::<Vec<f64>>()
                     })
                     .collect()
             })
@@ -173,7 +183,7 @@ impl EvalSet for GenerationEval<'_> {
 
     /// Returns two values per prompt, the end reason and the token count, as a lower bound.
     fn count(&self, chunk: usize) -> usize {
-        2 * self.members(chunk).len()
+        2 * self.prompt_range(chunk).len()
     }
 
     fn generations(&self, values: &[f64]) -> Result<Option<Vec<Generation>>> {
@@ -181,7 +191,7 @@ impl EvalSet for GenerationEval<'_> {
     }
 
     fn is_complete(&self, chunk: usize, values: &[f64]) -> bool {
-        split_prompts(values).is_some_and(|parts| parts.len() == self.members(chunk).len())
+        split_prompts(values).is_some_and(|parts| parts.len() == self.prompt_range(chunk).len())
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
@@ -210,7 +220,7 @@ mod tests {
             Generation::new(vec![10, 11, 12], End::Stop, &settings, &LetterDetokenizer).unwrap(),
             Generation::new(Vec::new(), End::NotFinite, &settings, &LetterDetokenizer).unwrap(),
         ];
-        let all: Vec<f64> = generations.iter().flat_map(values).collect();
+        let all: Vec<f64> = generations.iter().flat_map(encode_generation).collect();
         assert_eq!(all, [1.0, 3.0, 10.0, 11.0, 12.0, 3.0, 0.0]);
         let eval = GenerationEval::new(&prompts, settings, &LetterDetokenizer);
         assert_eq!(eval.read(&all).unwrap(), generations);

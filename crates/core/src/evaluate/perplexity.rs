@@ -59,24 +59,23 @@ pub(super) const BATCH_TOKENS: usize = 2048;
 /// Eval set over windows. Its values are the mean losses of the windows.
 pub struct PerplexityEval<'a> {
     pub(super) windows: &'a Windows,
-    /// Number of windows per chunk.
-    each: usize,
+    windows_per_chunk: usize,
 }
 
 impl<'a> PerplexityEval<'a> {
     /// Groups windows into chunks of up to `batch_tokens` tokens, with at least one window each.
     pub fn new(windows: &'a Windows, batch_tokens: usize) -> Self {
-        Self { windows, each: (batch_tokens / windows.length).max(1) }
+        Self { windows, windows_per_chunk: (batch_tokens / windows.length).max(1) }
     }
 
     pub(super) fn members(&self, chunk: usize) -> std::ops::Range<usize> {
-        chunk * self.each..((chunk + 1) * self.each).min(self.windows.count())
+        chunk * self.windows_per_chunk..((chunk + 1) * self.windows_per_chunk).min(self.windows.count())
     }
 }
 
 impl EvalSet for PerplexityEval<'_> {
     fn chunks(&self) -> usize {
-        self.windows.count().div_ceil(self.each)
+        self.windows.count().div_ceil(self.windows_per_chunk)
     }
 
     fn tokens(&self, chunk: usize) -> usize {
@@ -102,7 +101,7 @@ impl EvalSet for PerplexityEval<'_> {
             seconds,
             |members| {
                 let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-                EvalPart { batch, values: Box::new(|predictions| window_losses(predictions, members.len())) }
+                EvalPart { batch, values: Box::new(|predictions| compute_window_losses(predictions, members.len())) }
             },
         )
     }
@@ -112,7 +111,7 @@ impl EvalSet for PerplexityEval<'_> {
     }
 }
 
-fn window_losses(predictions: &[Prediction], members: usize) -> Vec<f64> {
+fn compute_window_losses(predictions: &[Prediction], members: usize) -> Vec<f64> {
     let predicted = predictions.len() / members;
     predictions
         .chunks_exact(predicted.max(1))

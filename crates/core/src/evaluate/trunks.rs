@@ -4,7 +4,7 @@ use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, RmsNorm, Step, Trie};
 
-/// Callback that receives the token count of each batch in a pass. It may return an error to stop the pass.
+/// Progress callback, which receives the number of newly processed tokens. An error stops the computation.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// Trie of the dense backbone and of the programs that are compared with it, all without output heads.
@@ -74,16 +74,16 @@ pub fn output_cosines(
     let mut cosines = vec![Vec::with_capacity(windows.count()); programs.len()];
     for window in windows.iter() {
         let streams = trunks.run(engine, window)?;
-        let dense = output(&norm, &streams[0], config.hidden)?;
+        let dense = apply_norm(&norm, &streams[0], config.hidden)?;
         for (all, stream) in cosines.iter_mut().zip(&streams[1..]) {
-            all.push(cosine(&dense, &output(&norm, stream, config.hidden)?));
+            all.push(cosine(&dense, &apply_norm(&norm, stream, config.hidden)?));
         }
         progress(window.len())?;
     }
     Ok(cosines)
 }
 
-fn output(norm: &RmsNorm, stream: &HostRows, channels: usize) -> Result<Vec<f64>> {
+fn apply_norm(norm: &RmsNorm, stream: &HostRows, channels: usize) -> Result<Vec<f64>> {
     Ok(norm.apply(&stream.values()?, channels))
 }
 
