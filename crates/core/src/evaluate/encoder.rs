@@ -92,6 +92,7 @@ fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
     tokenizer_config.get(key).is_none()
 }
 
+/// Creates the prefix token for a token that the tokenizer names.
 fn tokenizer_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
     Ok(Some(PrefixToken { role, token, is_from_config: false }))
 }

@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// Conversion of token ids to text.
 pub trait Detokenizer: Sync {
-    /// Decodes token ids.
+    /// Decodes token ids. Special tokens are omitted unless `special` is set.
     ///
     /// # Errors
     /// Fails if an id is not in the vocabulary.
@@ -47,21 +47,25 @@ impl Generation {
     ///
     /// # Errors
     /// Fails if an id is not in the vocabulary.
-    pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
-        let shown = trim_at_stop(text.decode(&ids, false)?, &settings.stops);
-        Ok(Self { ids, text: shown, end })
+    pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, detokenizer: &dyn Detokenizer) -> Result<Self> {
+        let text = truncate_at_stops(detokenizer.decode(&ids, false)?, &settings.stops);
+        Ok(Self { ids, text, end })
     }
 }
 
 /// Returns why a continuation ends here, or `None` if it continues. Stop strings are searched for in the complete text
 /// including special tokens, because a stop string may span tokens.
-pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
+pub(super) fn end_reason(
+    ids: &[u32],
+    settings: &super::Settings,
+    detokenizer: &dyn Detokenizer,
+) -> Result<Option<End>> {
     if ids.last().is_some_and(|last| settings.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
     }
     if !settings.stops.is_empty() {
-        let shown = text.decode(ids, true)?;
-        if settings.stops.iter().any(|stop| shown.contains(stop.as_str())) {
+        let text = detokenizer.decode(ids, true)?;
+        if settings.stops.iter().any(|stop| text.contains(stop.as_str())) {
             return Ok(Some(End::Stop));
         }
     }
@@ -69,7 +73,7 @@ pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenize
 }
 
 /// Truncates a text at each stop string in turn, like lm-evaluation-harness.
-pub(super) fn trim_at_stop(mut text: String, stops: &[String]) -> String {
+pub(super) fn truncate_at_stops(mut text: String, stops: &[String]) -> String {
     for stop in stops {
         if let Some(end) = text.find(stop.as_str()) {
             text.truncate(end);
@@ -85,9 +89,9 @@ mod tests {
     #[test]
     fn stop_strings_are_applied_in_order() {
         // The expected texts come from lm-evaluation-harness.
-        assert_eq!(trim_at_stop("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
-        assert_eq!(trim_at_stop("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
-        assert_eq!(trim_at_stop(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");
+        assert_eq!(truncate_at_stops("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
+        assert_eq!(truncate_at_stops("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
+        assert_eq!(truncate_at_stops(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");
     }
 
     fn owned_texts(texts: &[&str]) -> Vec<String> {

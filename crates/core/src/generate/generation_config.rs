@@ -62,20 +62,22 @@ impl GenerationConfig {
             Value::Null => &none,
             other => return Err(value_error(name, "", "a JSON object", other)),
         };
-        let settings = Settings { name, entries };
-        settings.check_search()?;
-        let config_ends = Settings { name: "config.json", entries: config.as_object().unwrap_or(&none) }.ends()?;
-        let end_of_text = Some(settings.ends()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| config_ends.clone());
+        let settings = ConfigEntries { name, entries };
+        settings.check_decoding_strategy()?;
+        let config_ends =
+            ConfigEntries { name: "config.json", entries: config.as_object().unwrap_or(&none) }.read_end_tokens()?;
+        let end_of_text =
+            Some(settings.read_end_tokens()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| config_ends.clone());
         let has_other_ends = to_set(&end_of_text) != to_set(&config_ends);
-        let mut processors = settings.processors()?;
+        let mut processors = settings.read_processors()?;
         if !processors.is_empty() {
             processors.end_of_text.clone_from(&end_of_text);
         }
         if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
             let key = "exponential_decay_length_penalty";
-            return Err(value_error(name, key, "`eos_token_id` to be set too", &file[key]));
+            return Err(value_error(name, key, "`eos_token_id` in the same file or in config.json", &file[key]));
         }
-        let max_new_tokens = settings.count("max_new_tokens", 1)?;
+        let max_new_tokens = settings.read_count("max_new_tokens", 1)?;
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
     }
 
@@ -113,28 +115,29 @@ fn to_set(ids: &[u32]) -> BTreeSet<u32> {
     ids.iter().copied().collect::<BTreeSet<u32>>()
 }
 
-struct Settings<'a> {
+/// Entries of a config file, and the file's name for error messages.
+struct ConfigEntries<'a> {
     name: &'static str,
     entries: &'a Map<String, Value>,
 }
 
-impl Settings<'_> {
+impl ConfigEntries<'_> {
     /// Returns the value of a setting, or `None` if it is absent or null.
     fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key).filter(|value| !value.is_null())
     }
 
-    fn check_search(&self) -> Result<()> {
+    fn check_decoding_strategy(&self) -> Result<()> {
         for (key, neutral) in UNSUPPORTED_SETTINGS {
             let Some(value) = self.get(key) else { continue };
             let is_neutral = match value {
                 Value::Number(number) => number.as_f64() == neutral,
-                Value::Bool(asked) => !asked,
+                Value::Bool(is_enabled) => !is_enabled,
                 Value::Array(items) => items.is_empty(),
                 _ => false,
             };
             if !is_neutral {
-                let expected = neutral.map_or("null".to_owned(), |number| format!("{number}"));
+                let expected = neutral.map_or("null".to_owned(), |number| format!("null or {number}"));
                 return Err(value_error(self.name, key, &expected, value));
             }
         }
@@ -145,46 +148,48 @@ impl Settings<'_> {
     }
 
     /// Reads the end tokens. Negative ids are skipped, because in transformers they never end an answer.
-    fn ends(&self) -> Result<Vec<u32>> {
+    fn read_end_tokens(&self) -> Result<Vec<u32>> {
         const KEY: &str = "eos_token_id";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
         let ids = listed.iter().filter(|id| id.as_i64().is_none_or(|id| id >= 0));
-        ids.map(|id| token(id).ok_or_else(|| value_error(self.name, KEY, "a token id, or a list of token ids", value)))
-            .collect()
+        ids.map(|id| {
+            parse_token(id).ok_or_else(|| value_error(self.name, KEY, "a token id, or a list of token ids", value))
+        })
+        .collect()
     }
 
-    fn processors(&self) -> Result<LogitsProcessors> {
+    fn read_processors(&self) -> Result<LogitsProcessors> {
         Ok(LogitsProcessors {
-            sequence_bias: self.sequence_bias()?,
-            repetition_penalty: self.repetition_penalty()?,
-            no_repeat_ngram_size: self.count("no_repeat_ngram_size", 0)?.filter(|size| *size > 0),
-            bad_words_ids: self.bad_words()?,
-            min_length: self.count("min_length", 0)?.filter(|tokens| *tokens > 0),
-            min_new_tokens: self.count("min_new_tokens", 0)?.filter(|tokens| *tokens > 0),
-            forced_bos_token_id: self.tokens("forced_bos_token_id")?.first().copied(),
-            forced_eos_token_id: self.tokens("forced_eos_token_id")?,
-            exponential_decay_length_penalty: self.decay()?,
-            suppress_tokens: self.tokens("suppress_tokens")?,
-            begin_suppress_tokens: self.tokens("begin_suppress_tokens")?,
+            sequence_bias: self.read_sequence_bias()?,
+            repetition_penalty: self.read_repetition_penalty()?,
+            no_repeat_ngram_size: self.read_count("no_repeat_ngram_size", 0)?.filter(|size| *size > 0),
+            bad_words_ids: self.read_bad_words()?,
+            min_length: self.read_count("min_length", 0)?.filter(|tokens| *tokens > 0),
+            min_new_tokens: self.read_count("min_new_tokens", 0)?.filter(|tokens| *tokens > 0),
+            forced_bos_token_id: self.read_tokens("forced_bos_token_id")?.first().copied(),
+            forced_eos_token_id: self.read_tokens("forced_eos_token_id")?,
+            exponential_decay_length_penalty: self.read_length_penalty()?,
+            suppress_tokens: self.read_tokens("suppress_tokens")?,
+            begin_suppress_tokens: self.read_tokens("begin_suppress_tokens")?,
             end_of_text: Vec::new(),
         })
     }
 
-    fn count(&self, key: &str, min: u64) -> Result<Option<usize>> {
+    fn read_count(&self, key: &str, min: u64) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let count = value.as_u64().filter(|count| *count >= min).and_then(|count| usize::try_from(count).ok());
         count.map(Some).ok_or_else(|| value_error(self.name, key, &format!("a whole number from {min}"), value))
     }
 
-    fn tokens(&self, key: &str) -> Result<Vec<u32>> {
+    fn read_tokens(&self, key: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
-        let ids: Option<Vec<u32>> = listed.iter().map(token).collect();
+        let ids: Option<Vec<u32>> = listed.iter().map(parse_token).collect();
         ids.ok_or_else(|| value_error(self.name, key, "token ids", value))
     }
 
-    fn repetition_penalty(&self) -> Result<Option<f64>> {
+    fn read_repetition_penalty(&self) -> Result<Option<f64>> {
         const KEY: &str = "repetition_penalty";
         let Some(value) = self.get(KEY) else { return Ok(None) };
         let penalty = value.as_f64().filter(|penalty| penalty.is_finite() && *penalty > 0.0);
@@ -192,44 +197,45 @@ impl Settings<'_> {
         Ok(Some(penalty).filter(|penalty| *penalty != 1.0))
     }
 
-    fn bad_words(&self) -> Result<Vec<Vec<u32>>> {
+    fn read_bad_words(&self) -> Result<Vec<Vec<u32>>> {
         const KEY: &str = "bad_words_ids";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
-        let words = value.as_array().and_then(|words| words.iter().map(sequence).collect::<Option<Vec<_>>>());
+        let words = value.as_array().and_then(|words| words.iter().map(parse_sequence).collect::<Option<Vec<_>>>());
         words.ok_or_else(|| value_error(self.name, KEY, "a list of lists of token ids", value))
     }
 
-    fn sequence_bias(&self) -> Result<Vec<(Vec<u32>, f64)>> {
+    fn read_sequence_bias(&self) -> Result<Vec<(Vec<u32>, f64)>> {
         const KEY: &str = "sequence_bias";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
-        let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
+        let pairs =
+            value.as_array().and_then(|pairs| pairs.iter().map(parse_biased_sequence).collect::<Option<Vec<_>>>());
         let pairs = pairs.ok_or_else(|| value_error(self.name, KEY, "a list of [[token ids], number]", value))?;
         // If a sequence occurs more than once, its last bias wins.
         let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
         Ok(last.map(|index| pairs[index].clone()).collect())
     }
 
-    fn decay(&self) -> Result<Option<(i64, f64)>> {
+    fn read_length_penalty(&self) -> Result<Option<(i64, f64)>> {
         const KEY: &str = "exponential_decay_length_penalty";
         let Some(value) = self.get(KEY) else { return Ok(None) };
         let [start, factor] = value.as_array().map_or([None; 2], |pair| [pair.first(), pair.get(1)]);
         let pair = start.and_then(Value::as_i64).zip(factor.and_then(Value::as_f64));
-        pair.map(Some).ok_or_else(|| value_error(self.name, KEY, "[tokens, factor]", value))
+        pair.map(Some).ok_or_else(|| value_error(self.name, KEY, "[start, factor], an integer and a number", value))
     }
 }
 
-fn token(value: &Value) -> Option<u32> {
+fn parse_token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-fn biased(pair: &Value) -> Option<(Vec<u32>, f64)> {
+fn parse_biased_sequence(pair: &Value) -> Option<(Vec<u32>, f64)> {
     let [ids, bias] = pair.as_array()?.as_slice() else { return None };
-    Some((sequence(ids)?, bias.as_f64()?))
+    Some((parse_sequence(ids)?, bias.as_f64()?))
 }
 
 /// Parses a nonempty list of token ids.
-fn sequence(value: &Value) -> Option<Vec<u32>> {
-    value.as_array()?.iter().map(token).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
+fn parse_sequence(value: &Value) -> Option<Vec<u32>> {
+    value.as_array()?.iter().map(parse_token).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
 }
 
 fn value_error(file: &str, key: &str, expected: &str, found: &Value) -> Error {

@@ -77,10 +77,10 @@ impl LogitsProcessors {
         let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));
         add_biases(logits, &ids, biases);
         if let Some(penalty) = self.repetition_penalty {
-            penalise_repetition(logits, &ids, penalty as f32);
+            penalize_repetition(logits, &ids, penalty as f32);
         }
         if let Some(size) = self.no_repeat_ngram_size {
-            ban_repeated(logits, &ids, size);
+            ban_repeated_ngrams(logits, &ids, size);
         }
         let bad_words =
             self.bad_words_ids.iter().filter(|word| !matches!(word[..], [end] if self.end_of_text.contains(&end)));
@@ -104,9 +104,9 @@ impl LogitsProcessors {
         }
         suppress(logits, &self.suppress_tokens);
         // A forced BOS precedes the first freely chosen token.
-        let begin =
+        let start_len =
             generated.prompt.len() + usize::from(generated.prompt.len() <= 1 && self.forced_bos_token_id.is_some());
-        if generated.len() == begin {
+        if generated.len() == start_len {
             suppress(logits, &self.begin_suppress_tokens);
         }
     }
@@ -144,7 +144,7 @@ fn add_biases<'a>(logits: &mut [f32], ids: &[u32], biases: impl Iterator<Item = 
     }
 }
 
-fn penalise_repetition(logits: &mut [f32], ids: &[u32], penalty: f32) {
+fn penalize_repetition(logits: &mut [f32], ids: &[u32], penalty: f32) {
     let mut seen = vec![false; logits.len()];
     for &id in ids {
         if let Some(seen) = seen.get_mut(id as usize) {
@@ -157,12 +157,12 @@ fn penalise_repetition(logits: &mut [f32], ids: &[u32], penalty: f32) {
 }
 
 /// Bans tokens that would complete a repeated n-gram of `size` tokens.
-fn ban_repeated(logits: &mut [f32], ids: &[u32], size: usize) {
+fn ban_repeated_ngrams(logits: &mut [f32], ids: &[u32], size: usize) {
     if ids.len() < size {
         return;
     }
-    let begun = &ids[ids.len() + 1 - size..];
-    let banned = ids.windows(size).filter(|window| window[..size - 1] == *begun).map(|window| window[size - 1]);
+    let prefix = &ids[ids.len() + 1 - size..];
+    let banned = ids.windows(size).filter(|window| window[..size - 1] == *prefix).map(|window| window[size - 1]);
     suppress(logits, &banned.collect::<Vec<_>>());
 }
 
@@ -188,7 +188,7 @@ fn force(logits: &mut [f32], tokens: &[u32]) {
 mod tests {
     use super::*;
 
-    const INF: f32 = f32::NEG_INFINITY;
+    const NEG_INF: f32 = f32::NEG_INFINITY;
 
     /// Name, processors, prompt, new tokens, and expected logits.
     type Case<'a> = (&'a str, LogitsProcessors, &'a [u32], &'a [u32], [f32; 6]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Returns the test cases for repeated tokens.
-    fn repetitions() -> Vec<Case<'static>> {
+    fn repetition_cases() -> Vec<Case<'static>> {
         vec![
             ("nothing", processors_with_eos(), &[1, 2], &[3], PLAIN),
             (
@@ -222,14 +222,14 @@ mod tests {
                 LogitsProcessors { no_repeat_ngram_size: Some(2), ..LogitsProcessors::default() },
                 &[1, 2, 1, 3],
                 &[1],
-                [1.0, -2.0, INF, INF, -1.0, 2.0],
+                [1.0, -2.0, NEG_INF, NEG_INF, -1.0, 2.0],
             ),
             (
                 "no_repeat_ngram_size 1",
                 LogitsProcessors { no_repeat_ngram_size: Some(1), ..LogitsProcessors::default() },
                 &[4],
                 &[2],
-                [1.0, -2.0, INF, 0.5, INF, 2.0],
+                [1.0, -2.0, NEG_INF, 0.5, NEG_INF, 2.0],
             ),
             (
                 "no_repeat_ngram_size longer than the sequence",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// Returns the test cases for suppressed and biased tokens.
-    fn biases() -> Vec<Case<'static>> {
+    fn bias_cases() -> Vec<Case<'static>> {
         vec![
             (
                 "bad_words_ids",
@@ -252,7 +252,7 @@ mod tests {
                 },
                 &[1],
                 &[3],
-                [INF, -2.0, INF, 0.5, -1.0, 2.0],
+                [NEG_INF, -2.0, NEG_INF, 0.5, -1.0, 2.0],
             ),
             (
                 "sequence_bias",
@@ -269,14 +269,14 @@ mod tests {
                 LogitsProcessors { suppress_tokens: vec![2, 77], ..LogitsProcessors::default() },
                 &[1],
                 &[3],
-                [1.0, -2.0, INF, 0.5, -1.0, 2.0],
+                [1.0, -2.0, NEG_INF, 0.5, -1.0, 2.0],
             ),
             (
                 "begin_suppress_tokens",
                 LogitsProcessors { begin_suppress_tokens: vec![2], ..LogitsProcessors::default() },
                 &[1, 1],
                 &[],
-                [1.0, -2.0, INF, 0.5, -1.0, 2.0],
+                [1.0, -2.0, NEG_INF, 0.5, -1.0, 2.0],
             ),
             (
                 "begin_suppress_tokens later",
@@ -289,14 +289,14 @@ mod tests {
     }
 
     /// Returns the test cases for lengths and forced tokens.
-    fn lengths() -> Vec<Case<'static>> {
+    fn length_cases() -> Vec<Case<'static>> {
         vec![
             (
                 "min_length",
                 LogitsProcessors { min_length: Some(3), ..processors_with_eos() },
                 &[1],
                 &[3],
-                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+                [1.0, -2.0, 3.0, 0.5, -1.0, NEG_INF],
             ),
             (
                 "min_length reached",
@@ -310,7 +310,7 @@ mod tests {
                 LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..processors_with_eos() },
                 &[1, 1, 1],
                 &[3],
-                [1.0, -2.0, 3.0, 0.5, -1.0, INF],
+                [1.0, -2.0, 3.0, 0.5, -1.0, NEG_INF],
             ),
             (
                 "forced_bos_token_id",
@@ -321,14 +321,14 @@ mod tests {
                 },
                 &[1],
                 &[],
-                [INF, INF, INF, INF, 0.0, INF],
+                [NEG_INF, NEG_INF, NEG_INF, NEG_INF, 0.0, NEG_INF],
             ),
             (
                 "forced_eos_token_id",
                 LogitsProcessors { forced_eos_token_id: vec![3, 5], ..LogitsProcessors::default() },
                 &[1],
                 &[3, 3, 3],
-                [INF, INF, INF, 0.0, INF, 0.0],
+                [NEG_INF, NEG_INF, NEG_INF, 0.0, NEG_INF, 0.0],
             ),
             (
                 "exponential_decay_length_penalty",
@@ -344,7 +344,9 @@ mod tests {
     /// and ids in f32.
     #[test]
     fn logits_processors_match_transformers() {
-        for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {
+        for (name, processors, prompt, new, expected) in
+            [repetition_cases(), bias_cases(), length_cases()].into_iter().flatten()
+        {
             assert_eq!(apply_processors(&processors, prompt, new), expected, "{name}");
             assert_eq!(processors.is_empty(), name == "nothing", "{name}");
         }

@@ -40,25 +40,25 @@ fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     order.truncate(sampling.top_k.unwrap_or(usize::MAX));
-    let greatest = f64::from(logits[order[0]]);
+    let max_logit = f64::from(logits[order[0]]);
     let weights: Vec<f64> =
-        order.iter().map(|&token| ((f64::from(logits[token]) - greatest) / sampling.temperature).exp()).collect();
-    let all: f64 = weights.iter().sum();
-    let mut retained = weights.len();
+        order.iter().map(|&token| ((f64::from(logits[token]) - max_logit) / sampling.temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let mut kept_count = weights.len();
     if sampling.top_p < 1.0 {
         let mut sum = 0.0;
-        retained = weights
+        kept_count = weights
             .iter()
             .take_while(|weight| {
-                let short = sum < sampling.top_p * all;
+                let is_short = sum < sampling.top_p * total;
                 sum += **weight;
-                short
+                is_short
             })
             .count();
     }
-    let kept_mass: f64 = weights[..retained].iter().sum();
+    let kept_mass: f64 = weights[..kept_count].iter().sum();
     let mut sum = 0.0;
-    let position = weights[..retained].iter().position(|weight| {
+    let position = weights[..kept_count].iter().position(|weight| {
         sum += weight;
         sum > draw * kept_mass
     });
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn four_draws(seed: u64, identity: &str, logits: &[f32]) -> [Option<u32>; 4] {
-        let mut choice = TokenSampler::new(Sampling { seed, ..PLAIN }, identity);
-        [(); 4].map(|()| choice.next(logits))
+        let mut sampler = TokenSampler::new(Sampling { seed, ..PLAIN }, identity);
+        [(); 4].map(|()| sampler.next(logits))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use rayon::prelude::*;
 
-use super::generated_text::{Detokenizer, End, Generation, end};
+use super::generated_text::{Detokenizer, End, Generation, end_reason};
 use super::processors::GeneratedSequence;
 use super::sampling::TokenSampler;
 use super::settings::Settings;
@@ -61,7 +61,7 @@ pub fn generate(
     let mut schedule = Schedule::new(engine, trie, prompts, settings)?;
     while schedule.is_busy() {
         observer.on_round()?;
-        schedule.round(detokenizer, observer)?;
+        schedule.run_round(detokenizer, observer)?;
     }
     let generations = schedule.generations.into_iter().map(|outcomes| outcomes.into_iter().flatten().collect());
     Ok(generations.collect())
@@ -86,7 +86,7 @@ struct Sequence {
 
 impl Sequence {
     /// Chooses the next token from its logits. Returns `None` if no logit is finite or one is NaN or +∞.
-    fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
+    fn choose_token(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
         argmax(logits)?;
         settings
             .processors
@@ -200,7 +200,7 @@ impl<'a> Schedule<'a> {
         self.programs.iter().map(|&program| self.sequence_bytes(prompt, program)).sum()
     }
 
-    fn new_block(&mut self) -> BlockId {
+    fn next_block_id(&mut self) -> BlockId {
         self.next_block += 1;
         self.next_block
     }
@@ -238,14 +238,14 @@ impl<'a> Schedule<'a> {
         shared
     }
 
-    /// Starts as many pending prompts as the batch size and the cache allow, and returns their inputs.
+    /// Starts as many pending prompts as the batch size, the cache and `prompt_tokens` allow, and returns their inputs.
     fn start_prompts(&mut self) -> Vec<SequenceInput> {
-        let mut runs: Vec<SequenceInput> = Vec::new();
-        let mut prefill = 0;
+        let mut inputs: Vec<SequenceInput> = Vec::new();
+        let mut prefill_tokens = 0;
         // The batch size limits the number of prompts, both running and newly started.
         let running = self.sequences.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
         while let Some(&prompt) = self.pending_prompts.front() {
-            if running + runs.len() >= self.settings.batch {
+            if running + inputs.len() >= self.settings.batch {
                 break;
             }
             let mut chain = self.shared_chain(prompt);
@@ -262,12 +262,12 @@ impl<'a> Schedule<'a> {
                 }
                 (chain, tokens) = (Vec::new(), self.ids[prompt].len());
             }
-            if prefill > 0 && prefill + tokens > self.prompt_tokens {
+            if prefill_tokens > 0 && prefill_tokens + tokens > self.prompt_tokens {
                 break;
             }
-            prefill += tokens;
+            prefill_tokens += tokens;
             self.pending_prompts.pop_front();
-            let block = self.new_block();
+            let block = self.next_block_id();
             let bytes = self.prompt_bytes(tokens);
             let context = chain.clone();
             self.blocks.insert(block, (0, bytes));
@@ -283,7 +283,7 @@ impl<'a> Schedule<'a> {
                 self.release_chain(&last);
             }
             let ids = self.ids[prompt];
-            runs.push(SequenceInput {
+            inputs.push(SequenceInput {
                 ids: ids[ids.len() - tokens..].to_vec(),
                 programs: self.programs.clone(),
                 context,
@@ -292,15 +292,15 @@ impl<'a> Schedule<'a> {
             });
             self.push_sequences(prompt, &chain);
         }
-        runs
+        inputs
     }
 
-    /// Adds the sequences of a new prompt, one per program.
+    /// Creates the sequences of a new prompt, one per program.
     fn push_sequences(&mut self, prompt: usize, chain: &BlockChain) {
         for program in self.programs.clone() {
             let identity = &self.prompts[prompt].identity;
             let sampler = self.settings.sampling.map(|sampling| TokenSampler::new(sampling, identity));
-            let block = self.new_block();
+            let block = self.next_block_id();
             let chain = chain.clone();
             let ids = Vec::new();
             self.sequences.push(Sequence { prompt, program, chain, block, includes_prompt: false, ids, sampler });
@@ -308,20 +308,21 @@ impl<'a> Schedule<'a> {
     }
 
     /// Adds one token to each sequence and starts prompts that fit.
-    fn round(&mut self, detokenizer: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
+    fn run_round(&mut self, detokenizer: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
         let running_before = self.sequences.len();
         let mut sequences = std::mem::take(&mut self.sequences);
-        let mut runs: Vec<SequenceInput> = sequences.iter_mut().map(|sequence| self.next_input(sequence)).collect();
+        let mut inputs: Vec<SequenceInput> = sequences.iter_mut().map(|sequence| self.next_input(sequence)).collect();
         self.sequences = sequences;
-        runs.extend(self.start_prompts());
+        inputs.extend(self.start_prompts());
         let sequences = std::mem::take(&mut self.sequences);
-        let sequences_with_tokens = self.next_tokens(&runs, sequences)?;
+        let sequences_with_tokens = self.next_tokens(&inputs, sequences)?;
         debug_assert!(running_before <= sequences_with_tokens.len());
         // Detokenizing all sequences takes about as long as a step of a small backbone, so run it in parallel.
         let settings = self.settings;
         let ends = sequences_with_tokens.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
-            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, settings, detokenizer)? };
+            let end =
+                if next.is_none() { Some(End::NotFinite) } else { end_reason(&sequence.ids, settings, detokenizer)? };
             Ok((sequence, end))
         });
         let mut finished = Vec::new();
@@ -334,24 +335,24 @@ impl<'a> Schedule<'a> {
         finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, detokenizer, observer))
     }
 
-    /// Chooses the next token of each sequence. `sequences` must be in the order of `runs`, with one sequence per
+    /// Chooses the next token of each sequence. `sequences` must be in the order of `inputs`, with one sequence per
     /// program for each new prompt.
     fn next_tokens(
         &mut self,
-        runs: &[SequenceInput],
+        inputs: &[SequenceInput],
         sequences: Vec<Sequence>,
     ) -> Result<Vec<(Sequence, Option<u32>)>> {
         let settings = self.settings;
         if settings.sampling.is_none() && settings.processors.is_empty() {
-            return Ok(sequences.into_iter().zip(self.decoding.greedy_tokens(runs)?.into_iter().flatten()).collect());
+            return Ok(sequences.into_iter().zip(self.decoding.greedy_tokens(inputs)?.into_iter().flatten()).collect());
         }
-        let logits: Vec<Vec<f32>> = self.decoding.run(runs)?.into_iter().flatten().collect();
+        let logits: Vec<Vec<f32>> = self.decoding.run(inputs)?.into_iter().flatten().collect();
         let prompts = &self.ids;
-        let chosen = sequences.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
-            let next = sequence.next(&mut logits, prompts[sequence.prompt], settings);
+        let sequences_with_tokens = sequences.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
+            let next = sequence.choose_token(&mut logits, prompts[sequence.prompt], settings);
             (sequence, next)
         });
-        Ok(chosen.collect())
+        Ok(sequences_with_tokens.collect())
     }
 
     /// Returns the input that computes the next token of a sequence. It contains the last token, or all tokens if the
@@ -363,7 +364,7 @@ impl<'a> Schedule<'a> {
         let mut ids = sequence.ids.last().copied().into_iter().collect();
         if is_new_regime && self.config.recomputes_in_new_regime() {
             self.decoding.free_block(sequence.block);
-            sequence.block = self.new_block();
+            sequence.block = self.next_block_id();
             sequence.includes_prompt = true;
             ids = [prompt, sequence.ids.as_slice()].concat();
         }

@@ -82,13 +82,13 @@ impl Settings {
         }
         if let Some(sampling) = &self.sampling {
             if !(sampling.temperature > 0.0 && sampling.temperature.is_finite()) {
-                return wrong_setting("invalid temperature", "more than 0", sampling.temperature.to_string());
+                return wrong_setting("invalid temperature", "a number above 0", sampling.temperature.to_string());
             }
             if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-                return wrong_setting("invalid top_p", "more than 0, at most 1", sampling.top_p.to_string());
+                return wrong_setting("invalid top_p", "a number above 0, at most 1", sampling.top_p.to_string());
             }
             if sampling.top_k == Some(0) {
-                return wrong_setting("invalid top_k", "1 or more", "0".into());
+                return wrong_setting("invalid top_k", "a whole number from 1", "0".into());
             }
         }
         Ok(())

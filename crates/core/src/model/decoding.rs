@@ -38,18 +38,18 @@ pub struct SequenceInput {
 
 /// Decoding session: the programs of one trie and their KV cache.
 pub trait Decoding {
-    /// Runs new tokens through their programs. Returns the next-token logits `[vocab]`, indexed by `[run][program]`.
+    /// Runs new tokens through their programs. Returns the next-token logits `[vocab]`, indexed by `[input][program]`.
     ///
     /// # Errors
     /// Fails if a step fails or an id is outside the vocabulary. The session must not be used afterwards.
-    fn run(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>>;
+    fn run(&mut self, inputs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>>;
 
     /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if no logit is finite or any logit is
     /// NaN or +∞. Only the ids are transferred from the device.
     ///
     /// # Errors
     /// See [`Self::run`].
-    fn greedy_tokens(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>>;
+    fn greedy_tokens(&mut self, inputs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>>;
 
     fn free_block(&mut self, block: BlockId);
 
@@ -372,12 +372,12 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
 impl<M: CachedModel> Decoding for TrieDecoding<'_, M> {
     // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
     // outside the pool would wake a worker each time.
-    fn run(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>> {
-        rayon::scope(|_| self.forward(runs, M::row_logits))
+    fn run(&mut self, inputs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>> {
+        rayon::scope(|_| self.forward(inputs, M::row_logits))
     }
 
-    fn greedy_tokens(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>> {
-        rayon::scope(|_| self.forward(runs, M::greedy_tokens))
+    fn greedy_tokens(&mut self, inputs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>> {
+        rayon::scope(|_| self.forward(inputs, M::greedy_tokens))
     }
 
     fn free_block(&mut self, block: BlockId) {

@@ -17,9 +17,11 @@ pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '
         Some((start, end)) if is_f32 => Ok(Elements { storage, start, end }),
         _ => {
             let order = if tensor.is_contiguous() { "contiguous" } else { "non-contiguous" };
-            Err(Error::job("a kernel received an unsupported tensor")
-                .expected("contiguous F32 on the CPU")
-                .found(format!("{order} {:?} on {:?}", tensor.dtype(), tensor.device())))
+            Err(Error::job("a kernel received an unsupported tensor").expected("contiguous F32 on Cpu").found(format!(
+                "{order} {:?} on {:?}",
+                tensor.dtype(),
+                tensor.device()
+            )))
         }
     }
 }
