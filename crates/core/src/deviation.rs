@@ -8,8 +8,8 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that the official code hard-codes. It also divides LinearPatch's sums by this
-/// number, regardless of the actual number of sequences.
+/// Number of calibration sequences that the official code hard-codes. The official code also divides LinearPatch's sums
+/// by this number, regardless of the actual number of sequences.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a grid cell that determine which deviations apply.

@@ -55,7 +55,7 @@ pub struct ShrinkingModel<'a> {
     batch_tokens: usize,
     recovery: &'a dyn Recovery,
     /// Number of calibration sequences on which repairs are fitted, counted from the first sequence.
-    fitted: usize,
+    fit_sequences: usize,
     /// Maximum size of the activations captured in one pass, in bytes.
     activation_bytes: u64,
     removed: Cut,
@@ -93,14 +93,14 @@ impl<'a> ShrinkingModel<'a> {
         windows: &'a Windows,
         batch_tokens: usize,
         recovery: &'a dyn Recovery,
-        fitted: usize,
+        fit_sequences: usize,
     ) -> Self {
         Self {
             engine,
             windows,
             batch_tokens,
             recovery,
-            fitted,
+            fit_sequences,
             activation_bytes: MAX_ACTIVATION_BYTES,
             removed: Cut::default(),
             repaired: Vec::new(),
@@ -182,7 +182,7 @@ impl<'a> ShrinkingModel<'a> {
         }
         while selection.scores.len() < spec.depth {
             let score = self.next_removal(criterion, &step_spec, progress)?;
-            let chosen = removal(spec.unit, score.0);
+            let chosen = cut_of_candidate(spec.unit, score.0);
             selection.removed.extend(&chosen);
             selection.scores.push(score);
             on_step(&selection)?;
@@ -205,16 +205,18 @@ impl<'a> ShrinkingModel<'a> {
         let lowest_first = criterion.importance().is_none_or(|importance| importance.lowest_first);
         let mut best: Option<(usize, f64)> = None;
         for excluded in self.excluded_by_pass(criterion, step_spec) {
-            let request = self.request(criterion, step_spec, &excluded)?;
-            let (similarities, activations) = self.measure(&request, progress)?;
-            let mut trials = |metric: TrialMetric, trials: &[Trial]| self.trials(metric, trials, progress);
+            let request = self.build_request(criterion, step_spec, &excluded)?;
+            let (similarities, activations) = self.run_pass(&request, progress)?;
+            let mut trials = |metric: TrialMetric, trials: &[Trial]| self.measure_trials(metric, trials, progress);
             let norms = |(layer, sublayer): (usize, Sublayer)| self.engine.input_norm(layer, sublayer);
             let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut trials)
                 .with_norms(&norms)
                 .without(excluded);
             let chosen = criterion.select(step_spec, &mut stats)?;
-            let score =
-                chosen.scores.iter().find(|(candidate, _)| removal(step_spec.unit, *candidate) == chosen.removed);
+            let score = chosen
+                .scores
+                .iter()
+                .find(|(candidate, _)| cut_of_candidate(step_spec.unit, *candidate) == chosen.removed);
             let &score =
                 score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
             if best.is_none_or(|(_, value)| if lowest_first { score.1 < value } else { score.1 > value }) {
@@ -252,7 +254,7 @@ impl<'a> ShrinkingModel<'a> {
     }
 
     /// Measures trials, each of which removes one more cut from the pruned and repaired model.
-    fn trials(&self, metric: TrialMetric, trials: &[Trial], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
+    fn measure_trials(&self, metric: TrialMetric, trials: &[Trial], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
         let programs = trials.iter().map(|trial| self.program_without(&trial.removed)).collect::<Result<Vec<_>>>()?;
         match metric {
             TrialMetric::Perplexity => {
@@ -274,12 +276,15 @@ impl<'a> ShrinkingModel<'a> {
     /// # Errors
     /// See [`Self::select`].
     pub fn replay(&mut self, unit: DepthUnit, selection: &Selection, progress: &mut Progress<'_>) -> Result<()> {
-        selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
+        selection
+            .scores
+            .iter()
+            .try_for_each(|&(candidate, _)| self.remove(&cut_of_candidate(unit, candidate), progress))
     }
 
     /// Returns the pass request for a criterion. Keeps only pairs whose two streams still exist in the model, and sites
     /// directly before or after a candidate that is not excluded.
-    fn request(&self, criterion: &dyn Criterion, spec: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
+    fn build_request(&self, criterion: &dyn Criterion, spec: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let computed: BTreeSet<HookPoint> =
             computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs =
@@ -303,7 +308,7 @@ impl<'a> ShrinkingModel<'a> {
     }
 
     /// Runs the model over the calibration windows, unless nothing is requested.
-    fn measure(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
+    fn run_pass(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
         let mut spool = InMemory::new(request.sites.iter().copied());
         if request.is_empty() {
             return Ok((Similarities::default(), spool.finish(self.shape())?));
@@ -320,7 +325,7 @@ impl<'a> ShrinkingModel<'a> {
     fn remove(&mut self, removed: &Cut, progress: &mut Progress<'_>) -> Result<()> {
         let mut solved = Vec::new();
         for span in recovery::spans(self.recovery, removed) {
-            solved.push(self.solve(span, progress)?);
+            solved.push(self.fit_repair(span, progress)?);
         }
         self.repaired.retain(|solved| !solved.is_folded_into(removed));
         self.removed.extend(removed);
@@ -328,18 +333,18 @@ impl<'a> ShrinkingModel<'a> {
         Ok(())
     }
 
-    fn solve(&self, span: Span, progress: &mut Progress<'_>) -> Result<SolvedSpan> {
+    fn fit_repair(&self, span: Span, progress: &mut Progress<'_>) -> Result<SolvedSpan> {
         let host = layer_before(&self.removed, span.start);
         let computed: BTreeSet<HookPoint> =
             computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let sites = self.recovery.sites(span).into_iter().filter_map(|site| remap_site(site, span, host));
         let sites = sites.filter(|site| computed.contains(site)).collect();
-        let (_, activations) = self.measure(&PassRequest { sites, ..PassRequest::default() }, progress)?;
-        let before = host.map(|layer| self.remaining(layer)).transpose()?;
+        let (_, activations) = self.run_pass(&PassRequest { sites, ..PassRequest::default() }, progress)?;
+        let before = host.map(|layer| self.remaining_layer(layer)).transpose()?;
         let boundary = Boundary {
             before: before.as_ref(),
             starts: &self.windows.starts,
-            ..Boundary::new(self.engine, &activations, span, self.fitted)
+            ..Boundary::new(self.engine, &activations, span, self.fit_sequences)
         };
         let started = Instant::now();
         let mut solution = self.recovery.solve(&boundary)?;
@@ -361,7 +366,7 @@ impl<'a> ShrinkingModel<'a> {
     }
 
     /// Returns a layer with the repairs folded into its weights.
-    fn remaining(&self, layer: usize) -> Result<RemainingLayer> {
+    fn remaining_layer(&self, layer: usize) -> Result<RemainingLayer> {
         let steps = self.program()?.0.into_iter();
         let edits = steps.filter_map(|step| match step {
             Step::Edited(sublayer, edited, operator) if edited == layer => Some((sublayer, operator)),
@@ -372,7 +377,7 @@ impl<'a> ShrinkingModel<'a> {
 }
 
 /// Returns the cut that removes one candidate.
-fn removal(unit: DepthUnit, candidate: usize) -> Cut {
+fn cut_of_candidate(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }
 

@@ -18,27 +18,27 @@ pub use ghostlab_kernels::linalg::*;
 use crate::error::Error;
 
 impl From<SolveError> for Error {
-    fn from(unsolved: SolveError) -> Self {
-        match unsolved {
+    fn from(error: SolveError) -> Self {
+        match error {
             SolveError::NotFinite(matrix) => Self::job("values are not finite")
                 .at(matrix)
                 .expected("finite activations")
                 .found("an infinite value or NaN"),
             SolveError::Singular { rows, channels, ridge } => Self::job("the normal equations are singular")
                 .expected(format!("XᵀX + {ridge:e}·I positive definite"))
-                .found(show_size(rows, channels))
+                .found(format_size(rows, channels))
                 .hint("calibrate on more tokens than the backbone has channels"),
             SolveError::NoEigenvalues { rows, channels } => {
-                Self::job("cannot compute the eigenvalues of the normal equations").found(show_size(rows, channels))
+                Self::job("cannot compute the eigenvalues of the normal equations").found(format_size(rows, channels))
             }
             SolveError::NoSingularValues { rows, channels } => {
-                Self::job("cannot compute the singular values of the activations").found(show_size(rows, channels))
+                Self::job("cannot compute the singular values of the activations").found(format_size(rows, channels))
             }
         }
     }
 }
 
-fn show_size(rows: usize, channels: usize) -> String {
+fn format_size(rows: usize, channels: usize) -> String {
     format!("{rows} rows of {channels} channels")
 }
 

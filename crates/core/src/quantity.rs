@@ -62,7 +62,7 @@ impl FromStr for Gigabytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        number(text)?.try_into()
+        parse_number(text)?.try_into()
     }
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Days {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match number(text)? {
+        match parse_number(text)? {
             days if (0.0..=Self::MAX).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
             days => Err(format!("`{days}` is not a valid age: expected 0 to {} days", Self::MAX)),
         }
@@ -91,17 +91,17 @@ impl FromStr for Days {
 /// Formats two sizes, each in the largest unit that fits, with enough decimals to distinguish them.
 pub fn distinct_sizes(one: u64, other: u64) -> [String; 2] {
     (1..=9)
-        .map(|decimals| written_sizes(decimals, one, other))
+        .map(|decimals| format_sizes(decimals, one, other))
         .find(|[one, other]| one != other)
-        .unwrap_or_else(|| written_sizes(1, one, other))
+        .unwrap_or_else(|| format_sizes(1, one, other))
 }
 
-fn written_sizes(decimals: usize, one: u64, other: u64) -> [String; 2] {
-    [one, other].map(|bytes| size(bytes, decimals))
+fn format_sizes(decimals: usize, one: u64, other: u64) -> [String; 2] {
+    [one, other].map(|bytes| format_size(bytes, decimals))
 }
 
 /// Formats a size in the largest unit that does not exceed it.
-fn size(bytes: u64, decimals: usize) -> String {
+fn format_size(bytes: u64, decimals: usize) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     match UNITS.into_iter().find(|(_, unit)| bytes >= *unit) {
         Some((name, unit)) => format!("{:.decimals$} {name}", bytes as f64 / unit as f64),
@@ -110,7 +110,7 @@ fn size(bytes: u64, decimals: usize) -> String {
 }
 
 /// Parses a number. Callers must reject NaN and infinities.
-pub(crate) fn number(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     /// Strings that every bounded number type rejects.
-    const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
+    const INVALID: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]
     fn sizes_must_be_positive_and_finite() {
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(text.parse::<Gigabytes>().unwrap().bytes(), bytes);
         }
         assert_eq!(Gigabytes::from_bytes(1_500_000_000).to_string(), "1.5");
-        for text in NONE.into_iter().chain(["0", "1e-12", "1000001"]) {
+        for text in INVALID.into_iter().chain(["0", "1e-12", "1000001"]) {
             assert!(text.parse::<Gigabytes>().is_err(), "{text}");
         }
         assert_eq!(serde_json::from_str::<Gigabytes>("0.5").unwrap().bytes(), 500_000_000);
@@ -162,7 +162,7 @@ mod tests {
         for (text, seconds) in [("0", 0), ("0.5", 43_200), ("-0", 0), ("100000", 8_640_000_000)] {
             assert_eq!(text.parse::<Days>().unwrap().duration().as_secs(), seconds);
         }
-        for text in NONE.into_iter().chain(["100001"]) {
+        for text in INVALID.into_iter().chain(["100001"]) {
             assert!(text.parse::<Days>().is_err(), "{text}");
         }
     }

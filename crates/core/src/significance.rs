@@ -4,8 +4,8 @@
 //! instead of the uncertainty of each mean.
 //!
 //! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts.
-//! For 4,800 against 5,200 answers, it gives ten correct digits, whereas this code gives thirteen. The reference values
-//! are exact integer sums computed in Python.
+//! For 4,800 against 5,200 answers, statrs gives ten correct digits, whereas this code gives thirteen. The reference
+//! values are exact integer sums computed in Python.
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.
@@ -84,7 +84,7 @@ pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f6
         .abs();
     let outcomes = groups.iter().try_fold(1_u64, |all, group| all.checked_mul(group.only_a + group.only_b + 1));
     if outcomes.is_some_and(|outcomes| outcomes <= MAX_ENUMERATED_OUTCOMES) {
-        return tail_probability(&groups, 0.0, 1.0, &group_weight, &|difference| is_as_far(difference, observed))
+        return tail_probability(&groups, 0.0, 1.0, &group_weight, &|difference| is_as_extreme(difference, observed))
             .min(1.0);
     }
     let mut random = Mt64::new(seed);
@@ -92,9 +92,9 @@ pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f6
     for _ in 0..draws {
         let drawn = groups.iter().map(|group| {
             let flips = group.only_a + group.only_b;
-            group_weight(group) * (2.0 * count_to_f64(flip_coins(&mut random, flips)) - count_to_f64(flips))
+            group_weight(group) * (2.0 * count_to_f64(count_heads(&mut random, flips)) - count_to_f64(flips))
         });
-        hits += usize::from(is_as_far(drawn.sum(), observed));
+        hits += usize::from(is_as_extreme(drawn.sum(), observed));
     }
     (to_f64(hits) + 1.0) / (to_f64(draws) + 1.0)
 }
@@ -105,7 +105,7 @@ fn group_weight(group: &DiscordantCounts) -> f64 {
 
 /// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding errors
 /// that depend on the order of summation. It is far smaller than any true difference.
-fn is_as_far(difference: f64, observed: f64) -> bool {
+fn is_as_extreme(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
@@ -130,10 +130,10 @@ fn tail_probability(
 }
 
 /// Flips `count` fair coins and returns the number of heads.
-fn flip_coins(random: &mut Mt64, count: u64) -> u64 {
+fn count_heads(random: &mut Mt64, count: u64) -> u64 {
     let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
-    let rest = random.next_u64() & ((1 << (count % 64)) - 1);
-    whole_words + u64::from(rest.count_ones())
+    let remaining_bits = random.next_u64() & ((1 << (count % 64)) - 1);
+    whole_words + u64::from(remaining_bits.count_ones())
 }
 
 /// Computes the difference between the mean losses of two variants on the same windows, mean(a) − mean(b). Also

@@ -21,7 +21,7 @@ fn mcnemar_matches_hand_computed_binomial() {
 }
 
 #[test]
-fn mcnemar_is_exact_for_thousands_of_items() {
+fn mcnemar_is_exact_for_thousands_of_questions() {
     // Expected values from exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
     assert_close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
     assert_close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
@@ -35,9 +35,9 @@ fn mcnemar_is_exact_for_thousands_of_items() {
 
 #[test]
 fn mcnemar_p_value_falls_as_counts_diverge() {
-    let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
-    assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
-    assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
+    let p_values: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
+    assert!(p_values.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
+    assert!(p_values.iter().all(|p| (0.0..=1.0).contains(p)));
 }
 
 fn discordant_task(questions: u64, only_a: u64, only_b: u64) -> DiscordantCounts {
@@ -83,15 +83,16 @@ fn sampled_sign_flips_are_seeded_and_near_the_exact_test() {
     let tasks = [discordant_task(100, 9, 4), discordant_task(150, 12, 6), discordant_task(210, 3, 7)];
     let exact = sign_flip_test(&tasks, 10, 0);
     // Slightly different sizes give too many distinct outcomes to enumerate.
-    let many: Vec<DiscordantCounts> = (0..12).map(|seed| discordant_task(1_000 + seed, 6 + seed % 3, 4)).collect();
-    assert_eq!(sample_flips(1, &many), sample_flips(1, &many));
-    assert!((sample_flips(1, &many) - sample_flips(2, &many)).abs() < 0.02);
+    let unequal_tasks: Vec<DiscordantCounts> =
+        (0..12).map(|seed| discordant_task(1_000 + seed, 6 + seed % 3, 4)).collect();
+    assert_eq!(sample_flips(1, &unequal_tasks), sample_flips(1, &unequal_tasks));
+    assert!((sample_flips(1, &unequal_tasks) - sample_flips(2, &unequal_tasks)).abs() < 0.02);
     // With nearly equal weights, the result is close to McNemar's test on all questions.
-    let (a, b) = many.iter().fold((0, 0), |(a, b), discordant| (a + discordant.only_a, b + discordant.only_b));
+    let (a, b) = unequal_tasks.iter().fold((0, 0), |(a, b), discordant| (a + discordant.only_a, b + discordant.only_b));
     assert!(
-        (sample_flips(1, &many) - mcnemar_exact(a, b)).abs() < 0.02,
+        (sample_flips(1, &unequal_tasks) - mcnemar_exact(a, b)).abs() < 0.02,
         "{} and {}",
-        sample_flips(1, &many),
+        sample_flips(1, &unequal_tasks),
         mcnemar_exact(a, b)
     );
     // Expected value from exact integer sums in Python: comb(13, i) · comb(18, j) · comb(10, k), summed over the
@@ -99,35 +100,35 @@ fn sampled_sign_flips_are_seeded_and_near_the_exact_test() {
     assert_close(exact, 0.14217691735848348);
 }
 
-fn sample_flips(seed: u64, many: &[DiscordantCounts]) -> f64 {
-    sign_flip_test(many, 20_000, seed)
+fn sample_flips(seed: u64, unequal_tasks: &[DiscordantCounts]) -> f64 {
+    sign_flip_test(unequal_tasks, 20_000, seed)
 }
 
 /// Returns the probability that guessing answers at least `correct` out of `total` questions correctly.
-fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
+fn upper_tail(correct: u64, total: u64, chance: f64) -> f64 {
     binomial_cdf(total - correct, total, 1.0 - chance)
 }
 
 #[test]
 fn binomial_tail_matches_hand_computed_values() {
     // Expected: (1 + 10 + 45) / 2¹⁰.
-    assert_close(at_least(8, 10, 0.5), 56.0 / 1024.0);
+    assert_close(upper_tail(8, 10, 0.5), 56.0 / 1024.0);
     // Expected: 1 − (3/4)⁴, and (1/4)⁴.
-    assert_close(at_least(1, 4, 0.25), 1.0 - 81.0 / 256.0);
-    assert_close(at_least(4, 4, 0.25), 1.0 / 256.0);
-    assert_eq!(at_least(0, 10, 0.25), 1.0);
-    assert_eq!(at_least(0, 0, 0.25), 1.0);
-    assert_eq!(at_least(1, 10, 0.0), 0.0);
-    assert_eq!(at_least(10, 10, 1.0), 1.0);
-    assert_close(at_least(700, 2376, 0.25), 4.509393625452727e-07);
-    assert_close(at_least(550, 2376, 0.25), 0.9831034224752427);
+    assert_close(upper_tail(1, 4, 0.25), 1.0 - 81.0 / 256.0);
+    assert_close(upper_tail(4, 4, 0.25), 1.0 / 256.0);
+    assert_eq!(upper_tail(0, 10, 0.25), 1.0);
+    assert_eq!(upper_tail(0, 0, 0.25), 1.0);
+    assert_eq!(upper_tail(1, 10, 0.0), 0.0);
+    assert_eq!(upper_tail(10, 10, 1.0), 1.0);
+    assert_close(upper_tail(700, 2376, 0.25), 4.509393625452727e-07);
+    assert_close(upper_tail(550, 2376, 0.25), 0.9831034224752427);
 }
 
 #[test]
 fn binomial_tails_sum_to_one() {
     for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
         for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
-            let sum = binomial_cdf(k, n, p) + at_least(k + 1, n, p);
+            let sum = binomial_cdf(k, n, p) + upper_tail(k + 1, n, p);
             assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
         }
     }
@@ -182,8 +183,8 @@ fn bootstrap_is_determined_by_its_seed() {
 #[test]
 fn quantile_interpolates_between_neighbors() {
     let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
-    for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
-        assert_close(quantile(&sorted, share), wanted);
+    for (fraction, expected) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
+        assert_close(quantile(&sorted, fraction), expected);
     }
     assert_eq!(quantile(&[3.0], 0.975), 3.0);
 }

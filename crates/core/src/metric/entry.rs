@@ -274,7 +274,7 @@ pub(super) const FRACTION_DEFAULTS: MetricEntry = MetricEntry {
 };
 
 /// Averages a metric over boundaries. Returns `None` if there are none.
-pub(super) fn mean(boundaries: &[&RepairMetrics], part: fn(&RepairMetrics) -> f64) -> Option<f64> {
+pub(super) fn mean_over_boundaries(boundaries: &[&RepairMetrics], part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     let count = boundaries.len() as f64;
     (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| part(boundary)).sum::<f64>() / count)
 }

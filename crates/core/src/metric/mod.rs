@@ -198,8 +198,8 @@ impl Metric {
         if let Some(metric) = found {
             return Ok(metric);
         }
-        let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
-        families.find_map(|entry| Some(entry.metric_for(entry.member(id)?))).ok_or_else(|| {
+        let mut entries_with_members = ENTRIES.iter().filter(|entry| entry.has_members());
+        entries_with_members.find_map(|entry| Some(entry.metric_for(entry.member(id)?))).ok_or_else(|| {
             let known = Self::known_ids();
             Error::bad_input(format!("unknown metric `{id}`"))
                 .expected(format!("one of {}, or `ppl_` followed by the name of a text", known.join(", ")))
@@ -298,9 +298,9 @@ impl Metric {
     /// Returns the names of the known tasks, the perplexity ids of the paper's texts, and the ids that name no text or
     /// task.
     pub fn known_ids() -> Vec<String> {
-        let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
+        let plain_ids = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
-        tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
+        tasks.map(str::to_owned).chain(texts()).chain(plain_ids.map(str::to_owned)).collect()
     }
 
     /// Returns the accuracy metric of the task that a grid calls `name`, whether the task is built in or not.

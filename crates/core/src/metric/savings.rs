@@ -4,7 +4,7 @@
 use crate::model::{Config, Load, Program, Trie};
 
 /// Length in tokens of the prompt for which operations are counted.
-const PROMPT: usize = 512;
+const PROMPT_TOKENS: usize = 512;
 
 /// Fractions of the dense model's parameters, KV cache and operations that a variant saves. A fraction is at most 1,
 /// and negative if the operators add more than the removed layers save.
@@ -12,7 +12,7 @@ const PROMPT: usize = 512;
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Fraction of the operations in a pass over [`PROMPT`] tokens, according to the cost model.
+    /// Fraction of the operations in a pass over [`PROMPT_TOKENS`] tokens, according to the cost model.
     pub operations: f64,
 }
 
@@ -21,19 +21,19 @@ impl Savings {
     pub fn new(program: &Program, config: &Config) -> Self {
         let dense = Program::dense(config.layers);
         Self {
-            parameters: saved(config.parameters(program) as f64, config.parameters(&dense) as f64),
-            kv_cache: saved(config.cache_bytes(program) as f64, config.cache_bytes(&dense) as f64),
-            operations: saved(operations(program, config), operations(&dense, config)),
+            parameters: saved_fraction(config.parameters(program) as f64, config.parameters(&dense) as f64),
+            kv_cache: saved_fraction(config.cache_bytes(program) as f64, config.cache_bytes(&dense) as f64),
+            operations: saved_fraction(count_operations(program, config), count_operations(&dense, config)),
         }
     }
 }
 
-fn saved(variant: f64, dense: f64) -> f64 {
+fn saved_fraction(variant: f64, dense: f64) -> f64 {
     1.0 - variant / dense
 }
 
-fn operations(program: &Program, config: &Config) -> f64 {
-    Trie::new(std::slice::from_ref(program)).flops(config, &Load::windows(PROMPT, PROMPT)).separate
+fn count_operations(program: &Program, config: &Config) -> f64 {
+    Trie::new(std::slice::from_ref(program)).flops(config, &Load::windows(PROMPT_TOKENS, PROMPT_TOKENS)).separate
 }
 
 #[cfg(test)]

@@ -24,11 +24,11 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     head: "average",
     test: Some(PairedTest::Permutation),
     visibility: MetricVisibility::Always,
-    source: MetricSource::Tasks(average),
+    source: MetricSource::Tasks(average_accuracy),
     ..TASK_DEFAULTS
 };
 
-fn average(results: &[&TaskResult]) -> Option<Measure> {
+fn average_accuracy(results: &[&TaskResult]) -> Option<Measure> {
     tasks::average(results.iter().copied()).map(Measure::in_percent)
 }
 

@@ -51,7 +51,7 @@ pub static PERPLEXITY: MetricEntry = MetricEntry {
     id: "ppl_average",
     name: "perplexity_average",
     label: "PPL AVG",
-    source: MetricSource::Texts(average),
+    source: MetricSource::Texts(average_perplexity),
     ..TEXT_DEFAULTS
 };
 
@@ -77,7 +77,7 @@ fn byte_perplexity(sample: &TextSample<'_>) -> Option<Measure> {
     Some(Measure { value, stderr: bits.stderr.map(|error| error * LN_2 * value) })
 }
 
-fn average(samples: &[TextSample<'_>]) -> Option<Measure> {
+fn average_perplexity(samples: &[TextSample<'_>]) -> Option<Measure> {
     let parts: Vec<Measure> = samples.iter().map(perplexity).collect::<Option<_>>()?;
     let count = parts.len() as f64;
     let value = parts.iter().map(|part| part.value).sum::<f64>() / count;

@@ -15,12 +15,12 @@ impl DocumentLimit {
     /// # Errors
     /// Fails for any other number, or if the number is too large.
     pub fn new(value: f64) -> Result<Self> {
-        let part = value > 0.0 && value < 1.0;
-        let count = value >= 1.0 && value <= MAX as f64 && value.fract() == 0.0;
-        if part || count {
+        let is_fraction = value > 0.0 && value < 1.0;
+        let is_count = value >= 1.0 && value <= MAX as f64 && value.fract() == 0.0;
+        if is_fraction || is_count {
             return Ok(Self(value));
         }
-        Err(Error::bad_input("invalid document limit").expected(EXPECTED).found(value))
+        Err(Error::bad_input("invalid document limit").expected(EXPECTED_LIMIT).found(value))
     }
 
     /// Returns the limit as specified by the user.
@@ -36,13 +36,13 @@ impl DocumentLimit {
     }
 }
 
-const EXPECTED: &str = "a whole number from 1 to 1073741824, or a fraction between 0 and 1";
+const EXPECTED_LIMIT: &str = "a whole number from 1 to 1073741824, or a fraction between 0 and 1";
 
 impl FromStr for DocumentLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::new(quantity::number(text)?).map_err(|_| EXPECTED.to_owned())
+        Self::new(quantity::parse_number(text)?).map_err(|_| format!("expected {EXPECTED_LIMIT}"))
     }
 }
 

@@ -66,8 +66,8 @@ pub fn titlecase(character: char) -> String {
         }
         // Ligatures decompose, and only the first letter is capitalized: "ß" becomes "Ss".
         '\u{DF}' | '\u{587}' | '\u{FB00}'..='\u{FB06}' | '\u{FB13}'..='\u{FB17}' => {
-            let mut parts = character.to_uppercase();
-            parts.next().into_iter().chain(parts.flat_map(char::to_lowercase)).collect()
+            let mut characters = character.to_uppercase();
+            characters.next().into_iter().chain(characters.flat_map(char::to_lowercase)).collect()
         }
         _ => character.to_uppercase().collect(),
     }

@@ -56,26 +56,26 @@ pub struct TokenizedRequest {
     pub cut_ids: Vec<u32>,
 }
 
-/// Encodes a context and its continuation. `known` caches encoded contexts. `max_length` is the model's maximum input
+/// Encodes a context and its continuation. `context_cache` caches encoded contexts. `max_length` is the model's maximum input
 /// length (see [`max_length`](super::max_length)).
 ///
 /// # Errors
-/// Fails if the context or continuation has no tokens, the continuation exceeds `max_length`, the context is empty and
-/// there is no prefix token, or if the encoder fails.
+/// Fails if `max_length` is 0, the context or continuation has no tokens, the continuation exceeds `max_length`, the
+/// context is empty and there is no prefix token, or the encoder fails.
 pub fn continuation(
     texts: (&str, &str),
     encoder: &impl Encoder,
     bos: Bos,
     max_length: usize,
-    known: &mut HashMap<String, Vec<u32>>,
+    context_cache: &mut HashMap<String, Vec<u32>>,
 ) -> Result<TokenizedRequest> {
     if max_length == 0 {
         return Err(Error::bad_input("the model's context length is 0 tokens").expected("a length of 1 or more"));
     }
     let (context, continuation) = texts;
-    let coder = Coder { encoder, bos, max_length };
-    let (context_ids, continuation_ids) = coder.pair(context, continuation, known)?;
-    coder.cut((context, continuation), &context_ids, continuation_ids)
+    let request_encoder = RequestEncoder { encoder, bos, max_length };
+    let (context_ids, continuation_ids) = request_encoder.encode_pair(context, continuation, context_cache)?;
+    request_encoder.truncate((context, continuation), &context_ids, continuation_ids)
 }
 
 /// Splits a text into windows in which each token is predicted exactly once. The first window is conditioned on the
@@ -83,11 +83,11 @@ pub fn continuation(
 /// preceding text as fits. A BOS added by the tokenizer is also predicted, as in lm-eval.
 ///
 /// # Errors
-/// Fails if the text has no tokens or the tokenizer has no prefix token.
+/// Fails if the text has no tokens, `max_length` is 0, the tokenizer has no prefix token, or the encoder fails.
 pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<TokenizedRequest>> {
-    let coder = Coder { encoder, bos, max_length };
-    let ids = coder.encode(text)?;
-    let prefix = coder.prefix()?.id;
+    let request_encoder = RequestEncoder { encoder, bos, max_length };
+    let ids = request_encoder.encode(text)?;
+    let prefix = request_encoder.prefix()?.id;
     if ids.is_empty() || max_length == 0 {
         return Err(Error::bad_input("the text has no tokens").found(format!("{text:?}")));
     }
@@ -112,36 +112,36 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
 /// # Errors
 /// Fails if the encoder fails, or the prompt is empty and there is no prefix token.
 pub fn prompt(text: &str, encoder: &impl Encoder, bos: Bos) -> Result<Vec<u32>> {
-    let coder = Coder { encoder, bos, max_length: usize::MAX };
-    let ids = coder.encode(text)?;
-    if ids.is_empty() { Ok(vec![coder.prefix()?.id]) } else { Ok(ids) }
+    let request_encoder = RequestEncoder { encoder, bos, max_length: usize::MAX };
+    let ids = request_encoder.encode(text)?;
+    if ids.is_empty() { Ok(vec![request_encoder.prefix()?.id]) } else { Ok(ids) }
 }
 
-struct Coder<'a, E> {
+struct RequestEncoder<'a, E> {
     encoder: &'a E,
     bos: Bos,
     max_length: usize,
 }
 
-impl<E: Encoder> Coder<'_, E> {
+impl<E: Encoder> RequestEncoder<'_, E> {
     /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own, and then both are
     /// encoded as one text. The continuation's ids are those of the joined text after skipping as many ids as the
     /// context has. If a token spans the boundary, the concatenation of both differs from the ids of the joined text.
-    fn pair(
+    fn encode_pair(
         &self,
         context: &str,
         continuation: &str,
-        known: &mut HashMap<String, Vec<u32>>,
+        context_cache: &mut HashMap<String, Vec<u32>>,
     ) -> Result<(Vec<u32>, Vec<u32>)> {
         if context.is_empty() {
-            return self.unconditional(continuation);
+            return self.encode_without_context(continuation);
         }
         let stripped = strip_end(context);
-        let context_ids = match known.get(stripped) {
+        let context_ids = match context_cache.get(stripped) {
             Some(ids) => ids.clone(),
             None => {
                 let ids = self.encode(stripped)?;
-                known.insert(stripped.to_owned(), ids.clone());
+                context_cache.insert(stripped.to_owned(), ids.clone());
                 ids
             }
         };
@@ -153,7 +153,7 @@ impl<E: Encoder> Coder<'_, E> {
 
     /// Uses the prefix token as the context. If the continuation already begins with the prefix token, that token
     /// becomes the context.
-    fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn encode_without_context(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
         if ids.first() == Some(&prefix.id) {
@@ -173,8 +173,8 @@ impl<E: Encoder> Coder<'_, E> {
 
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let prefix = self.encoder.prefix();
-        let begun = prefix.is_some_and(|prefix| text.starts_with(&prefix.text));
-        let ids = self.encoder.encode(text, self.bos != Bos::Never && !begun)?;
+        let starts_with_prefix = prefix.is_some_and(|prefix| text.starts_with(&prefix.text));
+        let ids = self.encoder.encode(text, self.bos != Bos::Never && !starts_with_prefix)?;
         if self.bos == Bos::Always && ids.first().copied() != prefix.map(|prefix| prefix.id) {
             return Err(Error::bad_input("the tokenizer does not add a BOS token")
                 .expected("a BOS token, which the BOS policy `always` requires")
@@ -185,7 +185,12 @@ impl<E: Encoder> Coder<'_, E> {
     }
 
     /// Truncates the ids to the maximum length. `texts` are the context and the continuation, for error messages.
-    fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<TokenizedRequest> {
+    fn truncate(
+        &self,
+        texts: (&str, &str),
+        context_ids: &[u32],
+        continuation_ids: Vec<u32>,
+    ) -> Result<TokenizedRequest> {
         if context_ids.is_empty() {
             return Err(Error::bad_input("the context has no tokens")
                 .expected("at least one token before the continuation")
@@ -219,7 +224,7 @@ mod tests {
     /// the prefix token (1), which is added at the start.
     struct LetterEncoder {
         prefix: Option<Prefix>,
-        adds: bool,
+        adds_prefix: bool,
     }
 
     impl Encoder for LetterEncoder {
@@ -227,7 +232,7 @@ mod tests {
             if text.contains('!') {
                 return Err(Error::bad_input("no token"));
             }
-            let special = (self.adds && add_special).then_some(1);
+            let special = (self.adds_prefix && add_special).then_some(1);
             let joined = text.replace("ab", "\u{3e8}");
             Ok(special
                 .into_iter()
@@ -240,8 +245,8 @@ mod tests {
         }
     }
 
-    fn letters() -> LetterEncoder {
-        LetterEncoder { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
+    fn letter_encoder() -> LetterEncoder {
+        LetterEncoder { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds_prefix: true }
     }
 
     fn tokenize_pair(encoder: &LetterEncoder, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
@@ -255,15 +260,15 @@ mod tests {
     }
 
     /// Encodes and renders a context and continuation, in which `^` stands for the prefix token and `&` for "ab".
-    fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
-        let request = tokenize_pair(&letters(), pair, bos, 99).unwrap();
+    fn encode_to_letters(pair: (&str, &str), bos: Bos) -> (String, String) {
+        let request = tokenize_pair(&letter_encoder(), pair, bos, 99).unwrap();
         (
-            context_ids(&request).iter().map(id_letter).collect(),
-            request.continuation_ids.iter().map(id_letter).collect(),
+            context_ids(&request).iter().map(letter_of_id).collect(),
+            request.continuation_ids.iter().map(letter_of_id).collect(),
         )
     }
 
-    fn id_letter(id: &u32) -> char {
+    fn letter_of_id(id: &u32) -> char {
         match id {
             1 => '^',
             1000 => '&',
@@ -276,28 +281,28 @@ mod tests {
     }
 
     #[test]
-    fn trailing_context_white_space_joins_the_continuation() {
-        assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
-        assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
-        assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
-        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "the context must be BOS only");
+    fn trailing_whitespace_of_context_moves_to_continuation() {
+        assert_eq!(encode_to_letters(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
+        assert_eq!(encode_to_letters(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
+        assert_eq!(encode_to_letters((" Q", " x"), Bos::Never), pair(" Q", " x"));
+        assert_eq!(encode_to_letters((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "the context must be BOS only");
     }
 
     #[test]
-    fn token_across_the_context_border_is_split_by_count() {
+    fn token_spanning_context_and_continuation_is_not_scored() {
         // The joined text has the tokens c, ab and d. Skipping the context's two tokens leaves d, so b is never scored.
-        assert_eq!(ids(("ca", "bd"), Bos::Never), pair("ca", "d"));
-        let error = tokenize_pair(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
+        assert_eq!(encode_to_letters(("ca", "bd"), Bos::Never), pair("ca", "d"));
+        let error = tokenize_pair(&letter_encoder(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
         assert!(error.contains("the continuation has no tokens"), "{error}");
     }
 
     #[test]
-    fn special_tokens_follow_policy_and_written_prefix() {
-        for (bos, wanted) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
-            assert_eq!(ids(("Q", "x"), bos).0, wanted);
-            assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
+    fn special_tokens_follow_bos_policy_and_prefix_in_text() {
+        for (bos, expected) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
+            assert_eq!(encode_to_letters(("Q", "x"), bos).0, expected);
+            assert_eq!(encode_to_letters(("^Q", "x"), bos).0, "^Q");
         }
-        let without = LetterEncoder { adds: false, ..letters() };
+        let without = LetterEncoder { adds_prefix: false, ..letter_encoder() };
         assert_eq!(context_ids(&tokenize_pair(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap()).len(), 1);
         let error = tokenize_pair(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
         assert!(error.to_string().contains("`always`"), "{error}");
@@ -306,13 +311,13 @@ mod tests {
     #[test]
     fn empty_context_becomes_one_prefix_token() {
         for bos in [Bos::Tokenizer, Bos::Never, Bos::Always] {
-            assert_eq!(ids(("", " x"), bos), pair("^", " x"));
-            assert_eq!(ids(("", "^x"), bos), pair("^", "x"));
+            assert_eq!(encode_to_letters(("", " x"), bos), pair("^", " x"));
+            assert_eq!(encode_to_letters(("", "^x"), bos), pair("^", "x"));
         }
-        let none = LetterEncoder { prefix: None, adds: false };
+        let none = LetterEncoder { prefix: None, adds_prefix: false };
         assert!(tokenize_pair(&none, ("", " x"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("BOS or an EOS"));
         assert!(
-            tokenize_pair(&letters(), ("", "^"), Bos::Tokenizer, 9)
+            tokenize_pair(&letter_encoder(), ("", "^"), Bos::Tokenizer, 9)
                 .unwrap_err()
                 .to_string()
                 .contains("continuation has no")
@@ -321,7 +326,7 @@ mod tests {
 
     #[test]
     fn inputs_are_truncated_left_and_drop_the_last_id() {
-        let request = |length| tokenize_pair(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
+        let request = |length| tokenize_pair(&letter_encoder(), ("QR", "xyz"), Bos::Tokenizer, length);
         for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
             let request = request(length).unwrap();
             assert_eq!((context_ids(&request), &request.continuation_ids), (letter_ids("^QR"), &letter_ids("xyz")));
@@ -341,18 +346,18 @@ mod tests {
     #[test]
     fn rolling_windows_cover_a_text_without_overlap() {
         let windows = |text: &str, length| -> Vec<(String, String)> {
-            let all = rolling(text, &letters(), Bos::Never, length).unwrap();
+            let all = rolling(text, &letter_encoder(), Bos::Never, length).unwrap();
             all.iter().map(|request| (show_ids(&request.input_ids), show_ids(&request.continuation_ids))).collect()
         };
         assert_eq!(windows("QRSTUVWXYZ", 4), [pair("^QRS", "QRST"), pair("TUVW", "UVWX"), pair("VWXY", "YZ")]);
         assert_eq!(windows("QRS", 4), [pair("^QR", "QRS")]);
         assert_eq!(windows("QRST", 4), [pair("^QRS", "QRST")]);
         // A BOS added by the tokenizer is predicted from the prefix token and scored like the other tokens.
-        let with_bos = rolling("Q", &letters(), Bos::Tokenizer, 9).unwrap();
+        let with_bos = rolling("Q", &letter_encoder(), Bos::Tokenizer, 9).unwrap();
         assert_eq!((with_bos[0].input_ids.len(), with_bos[0].continuation_ids.len()), (2, 2));
-        let none = LetterEncoder { prefix: None, adds: false };
+        let none = LetterEncoder { prefix: None, adds_prefix: false };
         assert!(rolling("Q", &none, Bos::Tokenizer, 9).is_err());
-        assert!(rolling("", &letters(), Bos::Never, 9).is_err());
+        assert!(rolling("", &letter_encoder(), Bos::Never, 9).is_err());
     }
 
     fn show_ids(ids: &[u32]) -> String {
@@ -362,7 +367,7 @@ mod tests {
     #[test]
     fn unscorable_request_is_rejected() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
-            assert_eq!(tokenize_pair(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
+            assert_eq!(tokenize_pair(&letter_encoder(), texts, bos, 9).unwrap_err().exit_code(), 2);
         }
     }
 }

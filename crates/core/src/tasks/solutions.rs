@@ -72,11 +72,11 @@ impl Solutions {
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));
         }
-        Ok(self.judged_documents(scores, self.task()?.non_finite).collect())
+        Ok(self.evaluate_documents(scores, self.task()?.non_finite).collect())
     }
 
     /// Evaluates each document. `scores` must contain one score per request.
-    fn judged_documents(&self, scores: &[Score], non_finite: NonFiniteScore) -> impl Iterator<Item = DocumentResult> {
+    fn evaluate_documents(&self, scores: &[Score], non_finite: NonFiniteScore) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
             let choices = document.choices.iter().zip(scores.by_ref()).map(|(lengths, score)| {
@@ -118,7 +118,7 @@ impl ScoredTask {
 
     /// Iterates over the evaluated documents.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
-        self.key.judged_documents(&self.scores, self.result.task.non_finite)
+        self.key.evaluate_documents(&self.scores, self.result.task.non_finite)
     }
 
     /// Returns, for each document, whether the metric in the paper counts its answer as correct.

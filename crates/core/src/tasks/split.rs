@@ -16,7 +16,7 @@ pub enum Split {
 }
 
 /// Names used for training splits in file names.
-const TRAIN: [&str; 2] = ["train", "training"];
+const TRAIN_NAMES: [&str; 2] = ["train", "training"];
 
 impl Split {
     /// Returns the names used for this split in file names. The first name is the one used on the Hugging Face Hub.
@@ -45,13 +45,13 @@ impl Split {
     /// missing, or the single file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = std::fs::metadata(path).map_err(|error| Error::path_io("open", path, &error))?;
-        if metadata.is_dir() { self.files_in(path) } else { self.check_name(path).map(|()| vec![path.to_owned()]) }
+        if metadata.is_dir() { self.find_files_in(path) } else { self.check_name(path).map(|()| vec![path.to_owned()]) }
     }
 
     fn check_name(self, path: &Path) -> Result<()> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let is_other_split = names_any(self.opposite().names(), &name) || names_any(&TRAIN, &name);
-        if !is_other_split || names_any(self.names(), &name) {
+        let is_other_split = contains_word(self.opposite().names(), &name) || contains_word(&TRAIN_NAMES, &name);
+        if !is_other_split || contains_word(self.names(), &name) {
             return Ok(());
         }
         Err(input_error("the file belongs to another split", path)
@@ -60,10 +60,10 @@ impl Split {
             .hint("use the file of that split, or rename the file if its name is misleading"))
     }
 
-    fn files_in(self, folder: &Path) -> Result<Vec<PathBuf>> {
+    fn find_files_in(self, folder: &Path) -> Result<Vec<PathBuf>> {
         let names = list_names(folder)?;
         let word = self.names()[0];
-        files_named(folder, &names, self.names())?.ok_or_else(|| {
+        find_files_named(folder, &names, self.names())?.ok_or_else(|| {
             input_error(format!("the folder has no {word} split"), folder)
                 .expected(format!("a file such as `{word}.jsonl` or `{word}-00000-of-00001.parquet`"))
                 .found(format_names(&mut names.iter()))
@@ -71,7 +71,8 @@ impl Split {
     }
 }
 
-fn names_any(words: &[&str], name: &str) -> bool {
+/// Returns whether a file name, split at characters other than letters and digits, contains one of the words.
+fn contains_word(words: &[&str], name: &str) -> bool {
     name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part))
 }
 
@@ -80,7 +81,7 @@ fn names_any(words: &[&str], name: &str) -> bool {
 /// # Errors
 /// Fails if the folder cannot be listed, or contains the split twice or incompletely.
 pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
-    files_named(folder, &list_names(folder)?, &[&word.to_lowercase()])
+    find_files_named(folder, &list_names(folder)?, &[&word.to_lowercase()])
 }
 
 fn list_names(folder: &Path) -> Result<Vec<String>> {
@@ -101,7 +102,7 @@ fn format_names(names: &mut dyn Iterator<Item = &String>) -> String {
     if names.is_empty() { "no files".to_owned() } else { names.join(", ") }
 }
 
-fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option<Vec<PathBuf>>> {
+fn find_files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option<Vec<PathBuf>>> {
     let mut named_files: Vec<(&String, SplitPart)> = Vec::new();
     for name in names {
         if let Some(part) = parse_part(name, words) {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn first_of_tied_choices_is_predicted_and_never_empty() {
+    fn tied_choices_predict_the_first_and_skip_empty_choices() {
         assert_eq!(predictions(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
         assert_eq!(predictions(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
         assert_eq!(predictions(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn nonfinite_document_round_trips_through_json() {
-        for odd in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
-            let document = document(3, 1, &[(odd, 4), (-0.1, 7)]);
+        for log_likelihood in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
+            let document = document(3, 1, &[(log_likelihood, 4), (-0.1, 7)]);
             let text = serde_json::to_string(&document).unwrap();
             assert_eq!(serde_json::from_str::<DocumentResult>(&text).unwrap(), document, "{text}");
         }
