@@ -54,7 +54,7 @@ pub(super) fn attention_in_f32(
     let tokens = qkv.len() / (q_width + 2 * k_width);
     let projections = Projections { qkv, rotated, params };
     let mut out = take_scratch(tokens * q_width);
-    let blocks = query_blocks(&mut out, q_width, segments, params.window);
+    let blocks = split_into_query_blocks(&mut out, q_width, segments, params.window);
     blocks.into_par_iter().for_each(|block| attend(&projections, block));
     out
 }
@@ -97,15 +97,16 @@ impl<'a> Projections<'a> {
     }
 }
 
-/// Computes attention for one block of queries.
+/// Computes attention for one block of queries, and writes the result to `block.out`.
 ///
-/// The block attends to the prefix and to a range of rows. The range starts at the first key that the first query sees,
-/// and ends at the last query. Scores for other keys would be masked for all queries, so they are never computed.
-fn attend(projections: &Projections<'_>, block: Block<'_>) {
+/// The block attends to the prefix and to a range of rows. The range starts at the first key that the first query
+/// attends to, and ends at the last query. Scores for other keys would be masked for all queries, so they are never
+/// computed.
+fn attend(projections: &Projections<'_>, block: QueryBlock<'_>) {
     let params = projections.params;
     let head_dim = params.head_dim;
     let (q_width, _) = params.widths();
-    let Block { out, first, prefix, starts } = block;
+    let QueryBlock { out, first, prefix, starts } = block;
     let rows = out.len() / q_width;
     let before = prefix.len();
     let visible_rows = starts[0].segment_start..first + rows;
@@ -114,27 +115,27 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
     let mut scores = take_scratch(rows * seen);
     let mut sums = [0.0; QUERY_ROWS];
     for head in 0..params.query_heads {
-        let kv = head * params.kv_heads / params.query_heads;
+        let kv_head = head * params.kv_heads / params.query_heads;
         let queries = projections.queries(head, first..first + rows);
         // The scores are `[rows, before]` and `[rows, visible]`, concatenated along the columns.
         if before > 0 {
             let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
-            gemm(scores, Update::Replace, queries, projections.keys(kv, prefix.clone()).t());
+            gemm(scores, Update::Replace, queries, projections.keys(kv_head, prefix.clone()).t());
         }
         gemm(
             MatrixViewMut::strided(&mut scores[before..], rows, visible, seen),
             Update::Replace,
             queries,
-            projections.keys(kv, visible_rows.clone()).t(),
+            projections.keys(kv_head, visible_rows.clone()).t(),
         );
-        masked_numerators(&mut scores, &mut sums, before, &starts, params.cap);
+        compute_masked_numerators(&mut scores, &mut sums, before, &starts, params.cap);
         let mut into = Update::Replace;
         if before > 0 {
             gemm(
                 MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                 into,
                 MatrixView::strided(&scores, rows, before, seen),
-                projections.values(kv, prefix.clone()),
+                projections.values(kv_head, prefix.clone()),
             );
             into = Update::Add;
         }
@@ -142,7 +143,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
             MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
             into,
             MatrixView::strided(&scores[before..], rows, visible, seen),
-            projections.values(kv, visible_rows.clone()),
+            projections.values(kv_head, visible_rows.clone()),
         );
         simd::in_widest!({
             for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
@@ -153,12 +154,18 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
     }
 }
 
-/// Replaces scores with softmax numerators and masked scores with 0, and writes the sum of each row.
+/// Replaces scores with softmax numerators and masked scores with 0, and writes the sum of each row to `sums`.
 ///
 /// # Shapes
 /// `scores [rows, before + visible]`, where the first `before` columns are the prefix.
 #[inline]
-fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts: &[Start], cap: Option<f32>) {
+fn compute_masked_numerators(
+    scores: &mut [f32],
+    sums: &mut [f32],
+    before: usize,
+    starts: &[FirstVisibleKeys],
+    cap: Option<f32>,
+) {
     let rows = starts.len();
     let seen = scores.len() / rows;
     let start = starts[0].segment_start;
@@ -180,19 +187,19 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
 }
 
 /// Block of queries that share a prefix, together with its rows of the output.
-pub(super) struct Block<'a> {
+pub(super) struct QueryBlock<'a> {
     pub(super) out: &'a mut [f32],
     /// Batch row of the first query.
     pub(super) first: usize,
     /// Rows of the shared prefix.
     prefix: Range<usize>,
     /// First visible keys of each query.
-    pub(super) starts: Vec<Start>,
+    pub(super) starts: Vec<FirstVisibleKeys>,
 }
 
-/// First keys visible to a query.
+/// Indices of the first keys that a query attends to.
 #[derive(Clone, Copy)]
-pub(super) struct Start {
+pub(super) struct FirstVisibleKeys {
     /// First visible row of the prefix, relative to its start.
     pub(super) prefix: usize,
     /// First visible row of the query's own segment, as a row of the batch.
@@ -201,12 +208,12 @@ pub(super) struct Start {
 
 /// Splits the output into blocks. A block may span several segments only if all of them have the same parent. The
 /// blocks are sorted by decreasing work, so that no thread starts a long block last.
-pub(super) fn query_blocks<'a>(
+pub(super) fn split_into_query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,
     segments: Segments<'_>,
     window: usize,
-) -> Vec<Block<'a>> {
+) -> Vec<QueryBlock<'a>> {
     let mut blocks = Vec::new();
     let mut segment = 0;
     while segment < segments.rows.len() {
@@ -217,17 +224,17 @@ pub(super) fn query_blocks<'a>(
         let group = &segments.rows[segment..segment + siblings];
         let prefix = segments.prefix(segment);
         let starts = group.iter().flat_map(|rows| {
-            rows.clone().map(|row| Start {
+            rows.clone().map(|row| FirstVisibleKeys {
                 prefix: (prefix.len() + row + 1 - rows.start).saturating_sub(window).min(prefix.len()),
                 segment_start: rows.start.max((row + 1).saturating_sub(window)),
             })
         });
-        let starts: Vec<Start> = starts.collect();
+        let starts: Vec<FirstVisibleKeys> = starts.collect();
         let mut first = group[0].start;
         for starts in starts.chunks(QUERY_ROWS) {
             let (block, rest) = out.split_at_mut(starts.len() * width);
             out = rest;
-            blocks.push(Block { out: block, first, prefix: prefix.clone(), starts: starts.to_vec() });
+            blocks.push(QueryBlock { out: block, first, prefix: prefix.clone(), starts: starts.to_vec() });
             first += starts.len();
         }
         segment += siblings;

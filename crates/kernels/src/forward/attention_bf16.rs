@@ -9,7 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Segments;
-use super::attention::{AttentionParams, Block, QUERY_ROWS, Start, query_blocks};
+use super::attention::{AttentionParams, FirstVisibleKeys, QUERY_ROWS, QueryBlock, split_into_query_blocks};
 use super::scratch::{Scratch, take_scratch};
 use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pack_bf16_pair};
 use crate::linalg::gemm::profile;
@@ -169,7 +169,7 @@ pub(super) fn attention_in_bf16(
     let packed = pack_segments(qkv, rotated, params, segments);
     let batch = PackedBatch { kernels, rotated, params, segments, packed: &packed };
     let mut out = take_scratch(qkv.len() / stride * q_width);
-    let blocks = query_blocks(&mut out, q_width, segments, params.window);
+    let blocks = split_into_query_blocks(&mut out, q_width, segments, params.window);
     blocks.into_par_iter().for_each(|block| batch.attend(block));
     out
 }
@@ -213,11 +213,11 @@ struct PackedBatch<'a> {
 
 impl<'a> PackedBatch<'a> {
     /// Computes attention for one block of queries.
-    fn attend(&self, block: Block<'_>) {
+    fn attend(&self, block: QueryBlock<'_>) {
         let Self { kernels, params, .. } = *self;
         let head_dim = params.head_dim;
         let (q_width, _) = params.widths();
-        let Block { out, first, starts, .. } = block;
+        let QueryBlock { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
         let seen = self.seen_keys(first..first + rows, &starts);
         let stride = seen.iter().map(|run| run.column + run.width(run.rows.end - 1)).max().unwrap_or_default();
@@ -231,10 +231,10 @@ impl<'a> PackedBatch<'a> {
         let mut words = Vec::new();
         let mut parts = [0.0; QUERY_ROWS];
         for head in 0..params.query_heads {
-            let kv = head * params.kv_heads / params.query_heads;
+            let kv_head = head * params.kv_heads / params.query_heads;
             self.push_queries(head, first..first + rows, &mut queries);
             let started = profile::start_timer();
-            seen.iter().for_each(|run| run.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
+            seen.iter().for_each(|run| run.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop_timer(started, 1);
             for run in seen.iter().filter(|run| run.more > 0) {
                 mask.replace_by_numerators(run, (&mut scores, stride), &mut parts);
@@ -242,7 +242,7 @@ impl<'a> PackedBatch<'a> {
             let started = profile::start_timer();
             for (index, run) in seen.iter().enumerate() {
                 let adds = index > 0 && mask.prefix().is_some();
-                run.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
+                run.sum(kv_head, (&scores, stride), (&mut sums, wide), adds, &mut words);
             }
             profile::stop_timer(started, 1);
             simd::in_widest!({
@@ -257,7 +257,7 @@ impl<'a> PackedBatch<'a> {
 
     /// Returns the keys that a block of queries attends to: first those of the block's prefix, then those of its
     /// segments.
-    fn seen_keys(&self, block: Range<usize>, starts: &[Start]) -> Vec<SeenKeys<'a>> {
+    fn seen_keys(&self, block: Range<usize>, starts: &[FirstVisibleKeys]) -> Vec<SeenKeys<'a>> {
         let Self { kernels, segments, .. } = *self;
         let first = block.start;
         let segment = segments.rows.partition_point(|segment| segment.end <= first);
@@ -315,7 +315,7 @@ impl<'a> PackedBatch<'a> {
 struct BlockMask<'a> {
     seen: &'a [SeenKeys<'a>],
     /// First visible keys of each query.
-    starts: &'a [Start],
+    starts: &'a [FirstVisibleKeys],
     /// Batch row of the first query.
     first: usize,
     /// Soft cap on the scores.

@@ -32,7 +32,10 @@ pub struct CachedRun<'a> {
     pub blocks: Vec<(&'a KeyValues, usize)>,
 }
 
-/// Appends the keys and values of rows to a cache block.
+/// Appends the keys and values of the given rows to a cache block.
+///
+/// # Shapes
+/// `rotated [tokens, (H + K)·D]`, `qkv [tokens, (H + 2K)·D]`.
 pub fn append_keys_values(
     block: &mut KeyValues,
     rotated: &[f32],
@@ -72,7 +75,10 @@ pub fn attention_with_cache(rotated: &[f32], params: &AttentionParams<'_>, runs:
     out
 }
 
-/// Computes attention at one position for the query heads that share a key head. `queries [G, D]`, `out [G, D]`.
+/// Computes attention at one position for the `G` query heads that share a key head, and writes the result to `out`.
+///
+/// # Shapes
+/// `queries [G, D]`, `out [G, D]`.
 fn attend(
     queries: &[f32],
     run: &CachedRun<'_>,

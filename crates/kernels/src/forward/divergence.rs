@@ -26,12 +26,11 @@ pub struct Divergence {
     pub same_top: bool,
 }
 
-/// Computes the divergence at each target between two models with the same output projection. Only one tile of each
-/// model's logits is in memory at a time.
+/// Computes the divergence at each target between two models with the same output projection. Targets must be sorted by
+/// row. A thread keeps only one tile of each model's logits in memory.
 ///
 /// # Shapes
-/// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by
-/// row.
+/// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target.
 pub fn divergences(
     [reference, variant]: [&[f32]; 2],
     channels: usize,
@@ -42,10 +41,10 @@ pub fn divergences(
     with_panels!(weight, |weight| divergences_with_panels([reference, variant], channels, head_params, weight, targets))
 }
 
-/// Computes the divergence at each target from the logits of two models.
+/// Computes the divergence at each target from the logits of two models. Targets must be sorted by row.
 ///
 /// # Shapes
-/// `reference [rows, vocab]`, `variant [rows, vocab]`; one value per target. Targets must be sorted by row.
+/// `reference [rows, vocab]`, `variant [rows, vocab]`; one value per target.
 pub fn divergences_of_logits(
     [reference, variant]: [&[f32]; 2],
     vocab: usize,
@@ -144,12 +143,12 @@ impl<'a> SoftmaxPair<'a> {
     /// Adds the logits of a tile that starts at token `first`.
     #[inline(always)]
     fn add(&mut self, first: usize, z: &[f32], w: &[f32]) {
-        let before = [self.p.max, self.q.max];
+        let previous_max = [self.p.max, self.q.max];
         self.p.add(first, z);
         self.q.add(first, w);
         if first > 0 {
             let [p, q] = [self.p.max, self.q.max];
-            let carried = [f64::from(before[0] - p).exp(), f64::from(before[1] - q).exp()];
+            let carried = [f64::from(previous_max[0] - p).exp(), f64::from(previous_max[1] - q).exp()];
             self.sums.p *= carried[0];
             self.sums.pq *= carried[0];
             self.sums.q *= carried[1];
@@ -182,15 +181,15 @@ impl<'a> SoftmaxPair<'a> {
 
 impl Sums {
     #[inline(always)]
-    fn add(&mut self, z: &[f32], w: &[f32], [greatest_z, greatest_w]: [f32; 2]) {
+    fn add(&mut self, z: &[f32], w: &[f32], [max_z, max_w]: [f32; 2]) {
         const LANES: usize = 8;
         let mut lanes = [[0.0f64; LANES]; 4];
         let (z_chunks, z_rest) = z.as_chunks::<LANES>();
         let (w_chunks, w_rest) = w.as_chunks::<LANES>();
         for (z, w) in z_chunks.iter().zip(w_chunks) {
             for lane in 0..LANES {
-                let p = f64::from(simd::exp(z[lane] - greatest_z));
-                let q = f64::from(simd::exp(w[lane] - greatest_w));
+                let p = f64::from(simd::exp(z[lane] - max_z));
+                let q = f64::from(simd::exp(w[lane] - max_w));
                 let difference = f64::from(z[lane]) - f64::from(w[lane]);
                 lanes[0][lane] += p;
                 lanes[1][lane] += q;
@@ -199,8 +198,8 @@ impl Sums {
             }
         }
         for (lane, (z, w)) in z_rest.iter().zip(w_rest).enumerate() {
-            let p = f64::from(simd::exp(z - greatest_z));
-            let q = f64::from(simd::exp(w - greatest_w));
+            let p = f64::from(simd::exp(z - max_z));
+            let q = f64::from(simd::exp(w - max_w));
             let difference = f64::from(*z) - f64::from(*w);
             lanes[0][lane] += p;
             lanes[1][lane] += q;
@@ -225,17 +224,17 @@ mod tests {
     const CHANNELS: usize = 8;
     /// Vocabulary size of two and a half tiles.
     const VOCAB: usize = 2 * TILE_VOCAB + TILE_VOCAB / 2;
-    const ENDS: HeadParams<'_> = HeadParams { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
+    const HEAD_PARAMS: HeadParams<'_> = HeadParams { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
 
-    fn streams() -> [Vec<f32>; 2] {
+    fn sample_streams() -> [Vec<f32>; 2] {
         [0.37f32, 0.41].map(|turn| (0..3 * CHANNELS).map(|i| (i as f32 * turn).sin() * 4.0).collect())
     }
 
-    fn weight() -> Vec<f32> {
+    fn sample_weight() -> Vec<f32> {
         (0..CHANNELS * VOCAB).map(|i| (i as f32 * 0.011).cos()).collect()
     }
 
-    fn targets() -> Vec<ScoredRow> {
+    fn sample_targets() -> Vec<ScoredRow> {
         [(0, 5), (2, 0), (2, VOCAB as u32 - 1)].map(|(row, token)| ScoredRow { row, token }).into()
     }
 
@@ -250,22 +249,22 @@ mod tests {
         p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
     }
 
-    fn first_top(logits: &[f32]) -> usize {
+    fn argmax(logits: &[f32]) -> usize {
         let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         logits.iter().position(|&logit| logit == greatest).unwrap()
     }
 
     #[test]
     fn divergences_match_an_f64_reference() {
-        let [x, y] = streams();
-        let single = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
-        let half = Panels::<Bf16>::from_rows(&weight(), CHANNELS, VOCAB);
+        let [x, y] = sample_streams();
+        let single = Panels::<F32>::from_rows(&sample_weight(), CHANNELS, VOCAB);
+        let half = Panels::<Bf16>::from_rows(&sample_weight(), CHANNELS, VOCAB);
         for weight in [PackedWeights::F32(&single), PackedWeights::Bf16(&half)] {
-            let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, ENDS, weight, &[0, 1, 2]));
-            let tiled = divergences([&x, &y], CHANNELS, ENDS, weight, &targets());
-            let untiled = divergences_of_logits([&all_x, &all_y], VOCAB, &targets());
-            let predicted = predictions(&y, CHANNELS, ENDS, weight, &targets());
-            for (index, target) in targets().iter().enumerate() {
+            let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, HEAD_PARAMS, weight, &[0, 1, 2]));
+            let tiled = divergences([&x, &y], CHANNELS, HEAD_PARAMS, weight, &sample_targets());
+            let untiled = divergences_of_logits([&all_x, &all_y], VOCAB, &sample_targets());
+            let predicted = predictions(&y, CHANNELS, HEAD_PARAMS, weight, &sample_targets());
+            for (index, target) in sample_targets().iter().enumerate() {
                 let range = target.row * VOCAB..(target.row + 1) * VOCAB;
                 let [p, q] = [&all_x, &all_y].map(|all| log_softmax(&all[range.clone()]));
                 let token = target.token as usize;
@@ -278,7 +277,7 @@ mod tests {
                     ] {
                         assert!((ours - exact).abs() <= 3e-7 * exact.abs(), "{ours} {exact}");
                     }
-                    let same = first_top(&all_x[range.clone()]) == first_top(&all_y[range.clone()]);
+                    let same = argmax(&all_x[range.clone()]) == argmax(&all_y[range.clone()]);
                     assert_eq!(ours.same_top, same);
                 }
                 assert_eq!(tiled[index].prediction, predicted[index]);
@@ -288,9 +287,9 @@ mod tests {
 
     #[test]
     fn divergence_of_a_model_from_itself_is_zero() {
-        let [x, _] = streams();
-        let panels = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
-        for ours in divergences([&x, &x], CHANNELS, ENDS, PackedWeights::F32(&panels), &targets()) {
+        let [x, _] = sample_streams();
+        let panels = Panels::<F32>::from_rows(&sample_weight(), CHANNELS, VOCAB);
+        for ours in divergences([&x, &x], CHANNELS, HEAD_PARAMS, PackedWeights::F32(&panels), &sample_targets()) {
             assert_eq!((ours.kl_pq, ours.kl_qp, ours.same_top), (0.0, 0.0, true));
             assert_eq!(ours.ln_p.to_bits(), ours.ln_q.to_bits());
         }

@@ -65,10 +65,11 @@ impl Softmax {
 }
 
 /// Computes the log-probability of each target, and whether the target is the most likely token. With bf16 weights,
-/// rows are rounded to bf16 before the product. The log-softmax over the vocabulary is always f32.
+/// rows are rounded to bf16 before the product. The log-softmax over the vocabulary is always f32. Targets must be sorted
+/// by row.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by row.
+/// `x [tokens, C]`, `weight [C, vocab]`; one value per target.
 pub fn predictions(
     x: &[f32],
     channels: usize,
@@ -197,9 +198,9 @@ mod tests {
         let panels = Panels::<F32>::from_rows(&weight, 1, vocab);
         let norm = HeadParams { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
-        let flags: Vec<bool> =
+        let greedy_flags: Vec<bool> =
             predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.is_greedy).collect();
-        assert_eq!(flags, [true, false, false, false]);
+        assert_eq!(greedy_flags, [true, false, false, false]);
     }
 
     #[test]
@@ -225,8 +226,8 @@ mod tests {
                 let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
                 let exact = f64::from(row[target.token as usize]) - denominator;
                 assert!((f64::from(ours.log_probability) - exact).abs() < 1e-5, "{ours:?} {exact}");
-                let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let first = row.iter().position(|&logit| logit == highest).unwrap();
+                let max_logit = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let first = row.iter().position(|&logit| logit == max_logit).unwrap();
                 assert_eq!(ours.is_greedy, target.token as usize == first);
             }
         }

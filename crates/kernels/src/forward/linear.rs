@@ -93,7 +93,7 @@ impl Linear<'_> {
 pub fn norm_linear(x: &[f32], inner: usize, input_norm: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
     let outer = projection.weight.outer();
     let mut out = take_scratch(x.len() / inner * outer);
-    each_block(x, inner, &mut out, outer, |x, _, out, is_single_block| {
+    for_each_block(x, inner, &mut out, outer, |x, _, out, is_single_block| {
         let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
         projection.matmul(x, is_single_block, Update::Replace, out);
@@ -113,7 +113,7 @@ pub fn linear(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let outer = projection.weight.outer();
-    new_blocks(x, inner, outer, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
+    compute_blocks(x, inner, outer, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
         linear_into(x, projection, is_single_block, out, output_norm, residual);
@@ -175,10 +175,13 @@ pub(super) fn direct_residual<'a>(output_norm: Option<Norm<'_>>, residual: Optio
     residual.filter(|_| output_norm.is_none())
 }
 
-/// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with the
+/// Allocates `[rows, outer]` and runs `task` on its blocks like [`for_each_block`]. Each block is initialized with the
 /// corresponding rows of `initial_rows`, or with zeros. Each task initializes its own block, because the other threads
 /// would have to wait if one thread initialized all blocks.
-pub(super) fn new_blocks(
+///
+/// # Panics
+/// Panics if `initial_rows` has another size than the result.
+pub(super) fn compute_blocks(
     x: &[f32],
     inner: usize,
     outer: usize,
@@ -188,7 +191,7 @@ pub(super) fn new_blocks(
     let len = x.len() / inner * outer;
     assert!(initial_rows.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
     let mut out: Vec<f32> = Vec::with_capacity(len);
-    each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, is_single_block| {
+    for_each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, is_single_block| {
         match initial_rows {
             Some(rows) => {
                 let rows = &rows[first * outer..];
@@ -207,7 +210,7 @@ pub(super) fn new_blocks(
 
 /// Runs `task` on blocks of rows in parallel. The arguments of `task` are a block of `x`, its first row, the
 /// corresponding block of `out`, and whether there is only one block.
-fn each_block<T: Send>(
+fn for_each_block<T: Send>(
     x: &[f32],
     inner: usize,
     out: &mut [T],

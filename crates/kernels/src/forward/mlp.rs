@@ -1,6 +1,6 @@
 //! Gated MLP, with norms and residual additions fused in.
 
-use super::linear::{Linear, Weight, add_assign, direct_residual, linear_into, new_blocks, normalize};
+use super::linear::{Linear, Weight, add_assign, compute_blocks, direct_residual, linear_into, normalize};
 use super::scratch::{Scratch, take_scratch};
 use super::{Activation, Norm, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile};
@@ -34,7 +34,7 @@ pub fn mlp(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let width = mlp_weights.gate_up.weight.outer() / 2;
-    new_blocks(x, channels, channels, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
+    compute_blocks(x, channels, channels, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
         let block = x.len() / channels;
         let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
@@ -83,11 +83,11 @@ impl Mlp<'_> {
         if x.row_count() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
             return None;
         }
-        Some(with_panels!(weights, |panels| self.gated(x, width, panels)))
+        Some(with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
     }
 
     /// Implements [`Self::gated_in_pieces`] for the panels of [`Self::gate_up`].
-    fn gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
+    fn compute_gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
         let height = x.row_count();
         let rows = K::rows(x);
         let mut gated = take_scratch(height * width);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     /// Compares activations computed in several pieces with those computed in one piece.
-    fn compare<'a, K: PackedFormat<Word: 'a> + 'a>(
+    fn assert_equal_in_pieces<'a, K: PackedFormat<Word: 'a> + 'a>(
         panels: &'a Panels<K>,
         packed: fn(&'a Panels<K>) -> PackedWeights<'a>,
     ) {
@@ -140,7 +140,7 @@ mod tests {
         let gate_up = Linear { weight: Weight::PackedWeights(packed(panels)), bias: Some(&bias) };
         let mlp = Mlp { gate_up, down: gate_up, activation: Activation::Silu };
         let rows = MatrixView::rows(&x, height, channels);
-        let pieces = mlp.gated(rows, width, panels);
+        let pieces = mlp.compute_gated(rows, width, panels);
         let mut hidden = vec![0.0; height * 2 * width];
         gate_up.matmul(rows, false, Update::Replace, &mut hidden);
         for (hidden, piece) in hidden.chunks_exact_mut(2 * width).zip(pieces.chunks_exact(width)) {
@@ -154,10 +154,10 @@ mod tests {
     fn mlp_activations_are_independent_of_piece_boundaries() {
         let [channels, outer] = [70, 2 * (2 * PIECE_COLUMNS + LANES)];
         let weights: Vec<f32> = (0..channels * outer).map(|i| noise(i + 3)).collect();
-        compare(&Panels::<F32>::from_rows(&weights, channels, outer), PackedWeights::F32);
-        compare(&Panels::<Bf16>::from_rows(&weights, channels, outer), PackedWeights::Bf16);
-        compare(&Panels::<Bf16Amx>::from_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
-        compare(&Panels::<Bf16Split<2>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x3);
-        compare(&Panels::<Bf16Split<3>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x6);
+        assert_equal_in_pieces(&Panels::<F32>::from_rows(&weights, channels, outer), PackedWeights::F32);
+        assert_equal_in_pieces(&Panels::<Bf16>::from_rows(&weights, channels, outer), PackedWeights::Bf16);
+        assert_equal_in_pieces(&Panels::<Bf16Amx>::from_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
+        assert_equal_in_pieces(&Panels::<Bf16Split<2>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x3);
+        assert_equal_in_pieces(&Panels::<Bf16Split<3>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x6);
     }
 }

@@ -54,14 +54,17 @@ pub fn attention_weights(scores: &mut [f32], mask: &[f32], keys: usize, scale: f
                     simd::soft_cap(row, cap);
                 }
                 simd::add(row, mask);
-                let part = 1.0 / simd::softmax_numerators(row);
-                row.iter_mut().for_each(|weight| *weight *= part);
+                let inverse_sum = 1.0 / simd::softmax_numerators(row);
+                row.iter_mut().for_each(|weight| *weight *= inverse_sum);
             }
         });
     });
 }
 
-/// Computes `x ← x + y`. Panics if the lengths differ.
+/// Computes `x ← x + y`.
+///
+/// # Panics
+/// Panics if the lengths differ.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
     assert!(x.len() == y.len(), "shape mismatch in a sum");
     x.par_chunks_mut(ELEMENTS_PER_TASK).zip(y.par_chunks(ELEMENTS_PER_TASK)).for_each(|(x, y)| super::add_assign(x, y));
@@ -84,9 +87,9 @@ pub fn log_denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<u
         .par_chunks(vocab)
         .map(|row| {
             simd::in_widest!({
-                let greatest = simd::max(row);
-                let argmax = row.iter().position(|&logit| logit == greatest);
-                (greatest + simd::sum_exp(row, greatest).ln(), argmax)
+                let max_logit = simd::max(row);
+                let argmax = row.iter().position(|&logit| logit == max_logit);
+                (max_logit + simd::sum_exp(row, max_logit).ln(), argmax)
             })
         })
         .unzip()

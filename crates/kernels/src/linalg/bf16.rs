@@ -103,11 +103,14 @@ impl Bf16Kernels {
         }
     }
 
-    /// Multiplies rows by panels. `out` is the output and its row stride. The products are added to the output if
-    /// `adds` is set. Panics if the shapes do not match.
+    /// Multiplies rows by panels. Stores the products in `out`, which is a slice and its row stride, or adds them to
+    /// `out` if `adds` is set.
     ///
     /// # Shapes
     /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]`.
+    ///
+    /// # Panics
+    /// Panics if a slice is too short for its shape.
     pub fn multiply(self, rows: &RowWords<'_>, panels: &PairPanels<'_>, out: (&mut [f32], usize), adds: bool) {
         if self == Self::Amx {
             return amx::product(rows, panels, out, adds, amx::Parts::One);

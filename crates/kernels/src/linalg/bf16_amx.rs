@@ -20,7 +20,8 @@ pub struct PairRows {
 }
 
 impl PairRows {
-    /// Multiplies the first `height` rows by complete consecutive panels.
+    /// Multiplies the first `height` rows by complete consecutive panels. Stores the products in `out`, or adds them to
+    /// `out` if `adds` is set.
     ///
     /// # Shapes
     /// `panels [count, width, 32]`, `out [height, count * 32]` with the given row stride.

@@ -86,10 +86,13 @@ impl Bf16Tile {
         words.resize(end, 0);
     }
 
-    /// Multiplies rows by one panel.
+    /// Multiplies rows by one panel and stores the products in `out`, or adds them if [`TileOutput::adds`] is set.
     ///
     /// # Shapes
-    /// `words [rows, row_words]`, `panel [width, 32]`. Panics if they are too short.
+    /// `words [rows, row_words]`, `panel [width, 32]`.
+    ///
+    /// # Panics
+    /// Panics if a slice is too short for its shape.
     #[inline]
     pub(super) fn multiply(
         self,
@@ -103,7 +106,7 @@ impl Bf16Tile {
         match self {
             Self::Plain => {
                 for (index, row) in words.chunks_exact(row_words.max(1)).take(rows).enumerate() {
-                    out.store_row(index, &plain(&row[..width], panel));
+                    out.store_row(index, &multiply_plain(&row[..width], panel));
                 }
             }
             #[cfg(target_arch = "x86_64")]
@@ -115,7 +118,7 @@ impl Bf16Tile {
                     let row = (&words[top * row_words..], row_words);
                     let tile_out = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
-                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::pairs), (row, panel, tile_out, adds));
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::multiply_pairs), (row, panel, tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
@@ -160,8 +163,8 @@ fn is_intel() -> bool {
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
 }
 
-/// Multiplies one row by one panel on any processor.
-fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
+/// Multiplies one row by one panel, without intrinsics.
+fn multiply_plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
     let mut parts = [0.0f32; LANES];
     simd::in_widest!({
         for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
@@ -191,7 +194,7 @@ mod avx2 {
     /// Computes all columns of one or two rows.
     ///
     /// # Safety
-    /// See [`rows`].
+    /// See [`multiply_columns`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn multiply_few_rows<const R: usize>(
         row: (&[u32], usize),
@@ -199,14 +202,14 @@ mod avx2 {
         out: (*mut f32, usize),
         adds: bool,
     ) {
-        // SAFETY: the caller upholds the contract of `rows`. Four registers cover 32 columns.
-        unsafe { rows::<R, 4>(row, panel, 0, out, adds) }
+        // SAFETY: the caller upholds the contract of `multiply_columns`. Four registers cover 32 columns.
+        unsafe { multiply_columns::<R, 4>(row, panel, 0, out, adds) }
     }
 
     /// Computes sixteen columns of `R` rows, starting at `column`.
     ///
     /// # Safety
-    /// See [`rows`].
+    /// See [`multiply_columns`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn multiply_half_panel<const R: usize>(
         row: (&[u32], usize),
@@ -215,8 +218,8 @@ mod avx2 {
         out: (*mut f32, usize),
         adds: bool,
     ) {
-        // SAFETY: the caller upholds the contract of `rows`.
-        unsafe { rows::<R, 2>(row, panel, column, out, adds) }
+        // SAFETY: the caller upholds the contract of `multiply_columns`.
+        unsafe { multiply_columns::<R, 2>(row, panel, column, out, adds) }
     }
 
     /// Returns the second number of each pair.
@@ -247,7 +250,7 @@ mod avx2 {
     /// columns must end at or before column 32. `out` must point to `R` rows of 32 sums with row stride `stride`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn rows<const R: usize, const C: usize>(
+    unsafe fn multiply_columns<const R: usize, const C: usize>(
         (words, row_words): (&[u32], usize),
         panel: &[u32],
         column: usize,
@@ -318,7 +321,7 @@ mod avx512 {
     /// The processor must have AVX512-BF16. `words [R, row_words]` and `panel [width, 32]` must be complete. `out` must
     /// point to `R` rows of 32 sums with row stride `stride`.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn pairs<const R: usize>(
+    pub(super) unsafe fn multiply_pairs<const R: usize>(
         (words, row_words): (&[u32], usize),
         panel: &[u32],
         out: (*mut f32, usize),
@@ -353,7 +356,7 @@ mod avx512 {
     /// Multiplies `R` rows, which are already widened to f32, by one panel.
     ///
     /// # Safety
-    /// See [`pairs`]. AVX-512F is sufficient, and `words [R, row_words]` must contain f32 values.
+    /// See [`multiply_pairs`]. AVX-512F is sufficient, and `words [R, row_words]` must contain f32 values.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn multiply_widened<const R: usize>(
         (words, row_words): (&[u32], usize),
@@ -389,10 +392,10 @@ mod avx512 {
         unsafe { store(parts, out, adds) };
     }
 
-    /// Stores or adds the sums.
+    /// Stores the sums in `out`, or adds them to `out` if `adds` is set.
     ///
     /// # Safety
-    /// See [`pairs`].
+    /// See [`multiply_pairs`].
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn store<const R: usize>(parts: [[__m512; 2]; R], (out, stride): (*mut f32, usize), adds: bool) {

@@ -15,8 +15,9 @@ const MAX_ELEMENTS: usize = 16 * 16;
 /// Number of products that the `gemm` crate sums at a time.
 const PIECE: usize = 1024;
 
-/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns false for larger products, other
-/// layouts, and processors with AVX-512 or without FMA. Callers must then use the `gemm` crate.
+/// Multiplies two small matrices with contiguous rows of `a` and columns of `b`, and updates `destination`. Returns
+/// `false` without computing anything for larger products, other layouts, and processors with AVX-512 or without FMA.
+/// Callers must then use the `gemm` crate.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
@@ -27,14 +28,19 @@ pub(super) fn multiply(
     b: MatrixView<'_, f32>,
 ) -> bool {
     let is_small = a.row_count() * b.column_count() <= MAX_ELEMENTS;
-    let takes = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && fuses();
-    if takes {
-        products(destination, into, a, b);
+    let is_supported = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && has_fma();
+    if is_supported {
+        compute_products(destination, into, a, b);
     }
-    takes
+    is_supported
 }
 
-fn products(destination: &mut MatrixViewMut<'_, f32>, into: Update, a: MatrixView<'_, f32>, b: MatrixView<'_, f32>) {
+fn compute_products(
+    destination: &mut MatrixViewMut<'_, f32>,
+    into: Update,
+    a: MatrixView<'_, f32>,
+    b: MatrixView<'_, f32>,
+) {
     let columns = b.t();
     in_widest!({
         for row in 0..a.row_count() {
@@ -63,7 +69,7 @@ fn has_avx512() -> bool {
 }
 
 /// Returns whether the processor has fused multiply-add.
-fn fuses() -> bool {
+fn has_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2")
@@ -100,7 +106,8 @@ mod tests {
     use super::*;
     use crate::linalg::gemm::multiply_with_gemm_crate;
 
-    const EXPECTED: [u32; 7] = [3197763780, 3223464942, 3224045135, 3231905519, 3240617766, 3246582712, 3259283644];
+    const EXPECTED_BITS: [u32; 7] =
+        [3197763780, 3223464942, 3224045135, 3231905519, 3240617766, 3246582712, 3259283644];
 
     fn noise(count: usize, seed: usize) -> Vec<f32> {
         (0..count).map(|i| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5003.0 - 1.0).collect()
@@ -116,7 +123,7 @@ mod tests {
     fn dot_product_is_bit_identical_to_avx512() {
         let found: Vec<u32> =
             [3, 16, 17, 32, 64, 100, 300].map(|inner| dot(&noise(inner, 1), &noise(inner, 2)).to_bits()).to_vec();
-        assert_eq!(found, EXPECTED, "{found:?}");
+        assert_eq!(found, EXPECTED_BITS, "{found:?}");
     }
 
     #[test]
@@ -131,7 +138,7 @@ mod tests {
                 let [mut ours, mut theirs] = [vec![0.25f32; rows * columns], vec![0.25f32; rows * columns]];
                 let a = MatrixView::rows(&x, rows, inner);
                 let b = MatrixView::rows(&y, columns, inner).t();
-                products(&mut MatrixViewMut::rows(&mut ours, rows, columns), into, a, b);
+                compute_products(&mut MatrixViewMut::rows(&mut ours, rows, columns), into, a, b);
                 multiply_with_gemm_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
                 assert_eq!(bits(&ours), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");
             }

@@ -101,11 +101,14 @@ impl F32Tile {
         }
     }
 
-    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. `x` is a slice and its row
-    /// stride.
+    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. Stores the products in `out`,
+    /// or adds them if [`TileOutput::adds`] is set. `x` is a slice and its row stride.
     ///
     /// # Shapes
-    /// `x [rows, inner]`, `part.words [inner, lanes]`. Panics if they are too short.
+    /// `x [rows, inner]`, `part.words [inner, lanes]`.
+    ///
+    /// # Panics
+    /// Panics if there are no rows, or a slice is too short for its shape.
     #[inline]
     fn multiply(
         self,
@@ -151,7 +154,7 @@ impl F32Tile {
                     let x = (&x[top * row_stride..], row_stride);
                     let tile_out = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
-                    let fetched = ahead.share();
+                    let fetched = ahead.next_share();
                     by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], tile_out, adds));
                 }
             },
@@ -163,7 +166,7 @@ impl F32Tile {
                 for tile in tiles(rows, 6) {
                     let x = (&x[tile.start * row_stride..], row_stride);
                     let tile_out = (first.add(tile.start * stride), stride);
-                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.share()], tile_out, adds));
+                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.next_share()], tile_out, adds));
                 }
             },
         }
@@ -173,8 +176,8 @@ impl F32Tile {
 /// Prefetch schedule that divides the next panel piece evenly among the tiles of the current piece.
 #[cfg(target_arch = "x86_64")]
 struct PrefetchSchedule<'a> {
-    left: &'a [f32],
-    share: usize,
+    remaining: &'a [f32],
+    share_len: usize,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -184,14 +187,14 @@ impl<'a> PrefetchSchedule<'a> {
     const MIN_TILES: usize = 4;
 
     fn new(next: &'a [f32], tiles: usize) -> Self {
-        let share = next.len().div_ceil(tiles.max(1)).next_multiple_of(x86::CACHE_LINE);
-        Self { left: if tiles < Self::MIN_TILES { &[] } else { next }, share }
+        let share_len = next.len().div_ceil(tiles.max(1)).next_multiple_of(x86::CACHE_LINE);
+        Self { remaining: if tiles < Self::MIN_TILES { &[] } else { next }, share_len }
     }
 
-    /// Returns the part of the next piece to prefetch during one tile.
-    fn share(&mut self) -> &'a [f32] {
-        let (share, left) = self.left.split_at(self.share.min(self.left.len()));
-        self.left = left;
+    /// Returns the elements of the next piece to prefetch during one tile.
+    fn next_share(&mut self) -> &'a [f32] {
+        let (share, remaining) = self.remaining.split_at(self.share_len.min(self.remaining.len()));
+        self.remaining = remaining;
         share
     }
 }
@@ -330,8 +333,8 @@ mod tests {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    /// Multiplies rows by one panel in pieces of 128 elements, into sums that start at 0.5.
-    fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
+    /// Multiplies rows by one panel in pieces of 128 elements, with an output that initially contains 0.5 everywhere.
+    fn multiply_with_tile(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
         let mut sums = vec![0.5; LANES * rows];
         let lanes = tile.lanes();
         let inner = panel.len() / LANES;
@@ -413,9 +416,12 @@ mod tests {
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
             for (rows, adds) in (1..=27).flat_map(|rows| [(rows, false), (rows, true)]) {
-                let alone: Vec<f32> =
-                    (0..rows).flat_map(|row| sums(F32Tile::best(), &x[row * 300..], 1, &panel, adds)).collect();
-                for sums in [F32Tile::best(), F32Tile::Avx2].map(|tile| sums(tile, &x, rows, &panel, adds)) {
+                let alone: Vec<f32> = (0..rows)
+                    .flat_map(|row| multiply_with_tile(F32Tile::best(), &x[row * 300..], 1, &panel, adds))
+                    .collect();
+                for sums in
+                    [F32Tile::best(), F32Tile::Avx2].map(|tile| multiply_with_tile(tile, &x, rows, &panel, adds))
+                {
                     assert!(sums.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
                 }
             }
@@ -426,7 +432,8 @@ mod tests {
     fn plain_tile_sums_match_the_best_tile_up_to_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
-        let [best, plain] = [F32Tile::best(), F32Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));
+        let [best, plain] =
+            [F32Tile::best(), F32Tile::Plain].map(|tile| multiply_with_tile(tile, &row, 1, &panel, true));
         assert!(best.iter().zip(plain).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 }

@@ -56,7 +56,10 @@ mod private {
 /// fused with it.
 ///
 /// # Shapes
-/// `a [m, k]`, `b [k, n]`, `destination [m, n]`. Panics if the shapes do not match.
+/// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
+///
+/// # Panics
+/// Panics if the shapes do not match.
 pub fn gemm<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,
@@ -80,10 +83,14 @@ pub fn gemm_parallel<T: Element>(
 /// and small enough to waste little work below the diagonal.
 const GRAM_BAND_ROWS: usize = 256;
 
-/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product.
+/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product. Elements
+/// below the diagonal are left in an unspecified state.
 ///
 /// # Shapes
-/// `x [rows, columns]`, `destination [columns, columns]`. Elements below the diagonal are left in an unspecified state.
+/// `x [rows, columns]`, `destination [columns, columns]`.
+///
+/// # Panics
+/// Panics if `destination` has another size.
 pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize) {
     assert!(destination.len() == columns * columns, "the Gram matrix has the wrong order");
     let rows = x.len() / columns;

@@ -37,17 +37,23 @@ pub fn is_supported(order: usize) -> bool {
 /// Computes `x ← x·H` for each row.
 ///
 /// # Shapes
-/// `x [rows, order]`. Panics if the order is unsupported ([`is_supported`]).
+/// `x [rows, order]`.
+///
+/// # Panics
+/// Panics if the order is unsupported ([`is_supported`]), or if `x` has an incomplete row.
 pub fn transform(x: &mut [f32], order: usize) {
-    apply(x, order, Side::Right);
+    apply_transform(x, order, Side::Right);
 }
 
 /// Computes `x ← x·Hᵀ` for each row, the inverse of [`transform`].
 ///
 /// # Shapes
 /// See [`transform`].
+///
+/// # Panics
+/// See [`transform`].
 pub fn inverse_transform(x: &mut [f32], order: usize) {
-    apply(x, order, Side::RightTransposed);
+    apply_transform(x, order, Side::RightTransposed);
 }
 
 /// Returns `H [order, order]`, row-major.
@@ -87,7 +93,7 @@ fn parse_signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     signs
 }
 
-fn apply(x: &mut [f32], order: usize, side: Side) {
+fn apply_transform(x: &mut [f32], order: usize, side: Side) {
     let found = split_order(order);
     assert!(found.is_some(), "no Hadamard matrix of order {order}");
     let Some((base, power)) = found else { return };

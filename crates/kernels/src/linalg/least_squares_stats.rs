@@ -80,7 +80,7 @@ impl NormalEquations {
         Ok(LowRankFactors { down, up, fraction })
     }
 
-    /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
+    /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `gram_y` is
     /// the upper triangle of `YᵀY`. `source_squared_norm` is the squared norm of the f32 values from which `Y` was
     /// computed.
     ///
@@ -89,11 +89,11 @@ impl NormalEquations {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::solve_minimum_norm`].
-    pub fn squared_canonical_correlations(&self, others: Vec<f64>, source_squared_norm: f64) -> Result<f64> {
+    pub fn squared_canonical_correlations(&self, gram_y: Vec<f64>, source_squared_norm: f64) -> Result<f64> {
         let c = self.channels;
-        let mut turned = vec![0.0; c * c];
-        transpose(&mut turned, c, 0, &self.cross, c);
-        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, source_squared_norm };
+        let mut transposed = vec![0.0; c * c];
+        transpose(&mut transposed, c, 0, &self.cross, c);
+        let back = Self { channels: c, gram: gram_y, cross: transposed, rows: self.rows, source_squared_norm };
         let there = self.solve_unregularized()?;
         let back = back.solve_unregularized()?;
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())

@@ -64,8 +64,10 @@ impl<'a> TileOutput<'a> {
         (&mut *self.numbers, self.stride)
     }
 
-    /// Returns a pointer to the first row, and the row stride. Panics if there are too few rows or the number of
-    /// columns differs.
+    /// Returns a pointer to the first row, and the row stride.
+    ///
+    /// # Panics
+    /// Panics if there are too few rows or the number of columns differs.
     pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
         let fits = rows == 0 || (rows - 1) * self.stride + columns <= self.numbers.len();
         assert!(columns == self.columns && columns <= self.stride && fits, "rows exceed their slice");
@@ -170,7 +172,10 @@ impl<K: PackedFormat> Panels<K> {
         Self::panel_words(inner) * outer.div_ceil(K::lanes())
     }
 
-    /// Wraps packed panels. Panics if the length differs from [`Self::total_words`].
+    /// Wraps packed panels.
+    ///
+    /// # Panics
+    /// Panics if the length differs from [`Self::total_words`].
     pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
         assert!(words.len() == Self::total_words(inner, outer), "wrong panel size for the matrix");
         Self { words, inner, outer }
@@ -201,7 +206,10 @@ impl<K: PackedFormat> Panels<K> {
     }
 
     /// Computes `Σ factor·matrix`, summed in f64 in the given order. Starts new threads instead of using rayon's pool,
-    /// so that callers may hold locks. Panics if the shapes differ or there are no matrices.
+    /// so that callers may hold locks.
+    ///
+    /// # Panics
+    /// Panics if the shapes differ or there are no matrices.
     pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Self {
         let [inner, outer] = [matrices[0].1.inner, matrices[0].1.outer];
         assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
@@ -271,7 +279,10 @@ pub(super) fn pack_panel<K: PackedFormat>(columns: &[f32], inner: usize, panel: 
 /// not depend on other rows.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if the shapes do not match.
+/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`.
+///
+/// # Panics
+/// Panics if the shapes do not match.
 pub fn matmul<K: PackedFormat>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.row_count() * weights.outer, "shape mismatch in a matrix product");
     let started = profile::start_timer();

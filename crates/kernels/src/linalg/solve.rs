@@ -100,10 +100,10 @@ impl NormalEquations {
     /// `x`, `y [rows, C]`.
     pub fn add_difference(&mut self, x: &[f32], y: &[f32]) {
         let chunk = CONVERTED_ROWS * self.channels;
-        let mut wide = (vec![0.0f64; chunk.min(x.len())], vec![0.0f64; chunk.min(x.len())]);
+        let mut converted = (vec![0.0f64; chunk.min(x.len())], vec![0.0f64; chunk.min(x.len())]);
         for (x, y) in x.chunks(chunk).zip(y.chunks(chunk)) {
-            let wide_x = &mut wide.0[..x.len()];
-            let difference = &mut wide.1[..x.len()];
+            let wide_x = &mut converted.0[..x.len()];
+            let difference = &mut converted.1[..x.len()];
             let pieces = wide_x.par_chunks_mut(CONVERTED_ROWS).zip(difference.par_chunks_mut(CONVERTED_ROWS));
             pieces.zip(x.par_chunks(CONVERTED_ROWS).zip(y.par_chunks(CONVERTED_ROWS))).for_each(
                 |((wide_x, difference), (x, y))| {

@@ -37,17 +37,17 @@ impl Spectrum {
     }
 }
 
-/// Returns the largest eigenvalue of `XᵀX [C, C]` that may be a rounding error of the sums or of their terms. `numbers`
-/// is the squared norm of the f32 numbers from which `X` was computed.
+/// Returns the largest eigenvalue of `XᵀX [C, C]` that may be a rounding error of the sums or of their terms.
+/// `source_squared_norm` is the squared norm of the f32 numbers from which `X` was computed.
 ///
 /// The sums are rounded in f64 relative to `λ₁`, so a singular value below √(C·ε)·σ₁ is lost: 1.2e-7·σ₁ up to C = 64,
 /// 9.5e-7·σ₁ at C = 4096. To resolve smaller singular values, factor `X` itself
 /// ([`StreamingQr`](super::streaming_qr::StreamingQr)). The terms were computed in f32, so directions below the total
 /// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (a
 /// stream minus its mean), this second bound dominates.
-pub(super) fn rank_cutoff(channels: usize, greatest: f64, numbers: f64) -> f64 {
+pub(super) fn rank_cutoff(channels: usize, greatest: f64, source_squared_norm: f64) -> f64 {
     let rounding = F32_ROUNDING_ULPS * f64::from(f32::EPSILON);
-    (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * numbers)
+    (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * source_squared_norm)
 }
 
 /// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products.

@@ -34,9 +34,12 @@ impl<'a, T> MatrixView<'a, T> {
         self.column_stride == 1
     }
 
-    /// Returns the elements of one row. Panics if they are not contiguous.
+    /// Returns the elements of one row.
+    ///
+    /// # Panics
+    /// Panics if the row does not exist or its elements are not contiguous.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
-        assert!(row < self.rows && self.column_stride == 1, "row index out of range in a matrix view");
+        assert!(row < self.rows && self.column_stride == 1, "missing or non-contiguous row in a matrix view");
         &self.data[row * self.row_stride..][..self.columns]
     }
 
@@ -52,10 +55,12 @@ impl<'a, T> MatrixView<'a, T> {
         }
     }
 
-    /// Returns the elements from the first to the last row, and the row stride. Panics if rows are not contiguous or
-    /// the matrix is empty.
+    /// Returns the elements from the first to the last row, and the row stride.
+    ///
+    /// # Panics
+    /// Panics if the matrix has no rows or the elements of a row are not contiguous.
     pub(super) fn elements(&self) -> (&'a [T], usize) {
-        assert!(self.rows > 0 && self.column_stride == 1, "row range out of range in a matrix view");
+        assert!(self.rows > 0 && self.column_stride == 1, "a matrix view without rows or with non-contiguous rows");
         (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
     }
 

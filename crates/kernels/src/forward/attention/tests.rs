@@ -36,7 +36,7 @@ fn attention_by_definition(
 ) -> Vec<f32> {
     let stride = (h + 2 * k) * d;
     let positions = batch.positions();
-    let turned = |row: usize, column: usize| -> Vec<f64> {
+    let rotated = |row: usize, column: usize| -> Vec<f64> {
         let x = &qkv[row * stride + column * d..][..d];
         let (cos, sin) = table.at(positions[row]);
         (0..d)
@@ -53,12 +53,12 @@ fn attention_by_definition(
             let all: Vec<usize> = batch.segments().prefix(index).chain(segment.start..query + 1).collect();
             let seen = &all[all.len().saturating_sub(window)..];
             for head in 0..h {
-                let q = turned(query, head);
+                let q = rotated(query, head);
                 let group = head * k / h;
                 let weights: Vec<f64> = seen
                     .iter()
                     .map(|&key| {
-                        let key = turned(key, h + group);
+                        let key = rotated(key, h + group);
                         (q.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>() / (d as f64).sqrt()).exp()
                     })
                     .collect();
@@ -78,15 +78,15 @@ fn attention_by_definition(
 }
 
 /// Compares attention with its definition for six query heads and two key heads, and with several window sizes.
-fn compare(segments: &[(usize, Option<usize>)]) {
+fn compare_with_definition(segments: &[(usize, Option<usize>)]) {
     let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
-    for (head_dim, paired, tolerance) in
+    for (head_dim, kernels, tolerance) in
         [(8, None, 2e-6), (8, portable, 2e-2), (36, portable, 2e-2), (8, amx, 2e-2), (36, amx, 2e-2)]
     {
         for window in [usize::MAX, 200, 64, 9, 1] {
-            let (ours, exact) = compute_both_ways(segments, head_dim, paired, window);
+            let (ours, exact) = compute_both_ways(segments, head_dim, kernels, window);
             let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst < tolerance, "{segments:?}, window {window}, in bf16 {paired:?}: {worst:e}");
+            assert!(worst < tolerance, "{segments:?}, window {window}, in bf16 {kernels:?}: {worst:e}");
         }
     }
 }
@@ -121,7 +121,7 @@ fn table(batch: &Batch, d: usize) -> RotaryTable {
     RotaryTable { cos, sin, half: d / 2 }
 }
 
-fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
+fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, kernels: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
     let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
     let query_norm = None;
     let key_norm = None;
@@ -134,7 +134,7 @@ fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf1
         window,
         scale,
         cap: None,
-        bf16_kernels: paired,
+        bf16_kernels: kernels,
     };
     let rotated = prepare_queries_and_keys(qkv, &params, &batch.positions(), &table(batch, d));
     attention(qkv, &rotated, &params, batch.segments()).to_vec()
@@ -143,13 +143,13 @@ fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf1
 fn compute_both_ways(
     segments: &[(usize, Option<usize>)],
     d: usize,
-    paired: Option<Bf16Kernels>,
+    kernels: Option<Bf16Kernels>,
     window: usize,
 ) -> (Vec<f32>, Vec<f32>) {
     let ([h, k], batch) = (HEADS, batch(segments));
     let qkv = rows(batch.tokens(), d);
     (
-        attention_by_kernels(&qkv, &batch, d, paired, window),
+        attention_by_kernels(&qkv, &batch, d, kernels, window),
         attention_by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)),
     )
 }
@@ -182,15 +182,15 @@ fn bf16_attention_row_is_independent_of_other_segments() {
 
 #[test]
 fn ragged_grouped_query_attention_matches_f64_definition() {
-    compare(&[(1, None), (65, None), (134, None)]); // one token, one block plus one row, several blocks
+    compare_with_definition(&[(1, None), (65, None), (134, None)]); // one token, one block plus one row, several blocks
 }
 
 #[test]
 fn branches_attend_to_their_prefix_and_themselves() {
-    compare(&[(1, None), (1, Some(0)), (1, Some(0))]);
-    compare(&[(2, None), (0, Some(0)), (3, Some(0)), (0, Some(0))]);
+    compare_with_definition(&[(1, None), (1, Some(0)), (1, Some(0))]);
+    compare_with_definition(&[(2, None), (0, Some(0)), (3, Some(0)), (0, Some(0))]);
     // Branches across query blocks, a second tree directly after the first, and a plain segment at the end.
-    compare(&[
+    compare_with_definition(&[
         (70, None),
         (3, Some(0)),
         (62, Some(0)),

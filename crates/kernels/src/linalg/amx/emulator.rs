@@ -20,10 +20,10 @@ struct Tile {
     data: [[u8; ROW_BYTES]; ROWS],
 }
 
-const EMPTY: Tile = Tile { rows: 0, row_bytes: 0, data: [[0; ROW_BYTES]; ROWS] };
+const EMPTY_TILE: Tile = Tile { rows: 0, row_bytes: 0, data: [[0; ROW_BYTES]; ROWS] };
 
 thread_local! {
-    static REGISTERS: UnsafeCell<[Tile; TILES]> = const { UnsafeCell::new([EMPTY; TILES]) };
+    static REGISTERS: UnsafeCell<[Tile; TILES]> = const { UnsafeCell::new([EMPTY_TILE; TILES]) };
 }
 
 /// Installs the emulator for this process.
@@ -107,7 +107,7 @@ impl Instruction {
             let sib = byte(offset);
             offset += 1;
             let index = usize::from(sib >> 3 & 7) + extended_bit(0x40, first);
-            let stride = if index == 4 { 0 } else { general(registers, index) << (sib >> 6) };
+            let stride = if index == 4 { 0 } else { read_general_register(registers, index) << (sib >> 6) };
             (usize::from(sib & 7) + extended_bit(0x20, first), stride)
         } else {
             (rm + extended_bit(0x20, first), 0)
@@ -121,7 +121,7 @@ impl Instruction {
             _ => 0,
         };
         let length = offset + [0, 1, 4][usize::from(mode)];
-        let memory = Some((general(registers, base).wrapping_add_signed(displacement), index));
+        let memory = Some((read_general_register(registers, base).wrapping_add_signed(displacement), index));
         Some(Self { opcode, prefix, tiles, memory, length })
     }
 
@@ -137,11 +137,11 @@ impl Instruction {
                 // SAFETY: the caller guarantees that the memory operand is large enough.
                 (0x49, Prefix::None, Some((config, _))) => unsafe { configure(registers, config as *const u8) },
                 (0x49, Prefix::None, None) => {
-                    *registers = [EMPTY; TILES];
+                    *registers = [EMPTY_TILE; TILES];
                     true
                 }
                 (0x49, Prefix::Xf2, None) => {
-                    registers[self.tiles[0]].data = EMPTY.data;
+                    registers[self.tiles[0]].data = EMPTY_TILE.data;
                     registers[self.tiles[0]].rows > 0
                 }
                 // SAFETY: the caller guarantees that the memory operand is large enough.
@@ -162,7 +162,7 @@ fn extended_bit(bit: u8, first: u8) -> usize {
 }
 
 /// Returns the value of a general-purpose register by its instruction encoding.
-fn general(registers: &[i64; 23], number: usize) -> usize {
+fn read_general_register(registers: &[i64; 23], number: usize) -> usize {
     let names = [
         libc::REG_RAX,
         libc::REG_RCX,
@@ -195,7 +195,7 @@ unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
     if config[0] != 1 || config[1] != 0 || reserved.copied().any(|byte| byte != 0) {
         return false;
     }
-    *registers = [EMPTY; TILES];
+    *registers = [EMPTY_TILE; TILES];
     registers.iter_mut().enumerate().all(|(index, tile)| {
         tile.rows = usize::from(config[48 + index]);
         tile.row_bytes = usize::from(u16::from_le_bytes([config[16 + 2 * index], config[17 + 2 * index]]));
@@ -208,7 +208,7 @@ unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
 /// # Safety
 /// The rows and bytes of the tile's shape must be readable.
 unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
-    tile.data = EMPTY.data;
+    tile.data = EMPTY_TILE.data;
     for row in 0..tile.rows {
         let source = (start + row * stride) as *const u8;
         // SAFETY: the caller guarantees that the row is readable.

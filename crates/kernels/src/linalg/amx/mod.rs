@@ -33,7 +33,7 @@ pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
 const PASS_PAIRS: usize = 512;
 /// Maximum number of sums (1 MiB) that are buffered for a group of panels.
 #[cfg(target_arch = "x86_64")]
-const GROUP_SUMS: usize = 1 << 18;
+const MAX_GROUP_SUMS: usize = 1 << 18;
 
 /// Number of bf16 parts whose sum represents an f32 number.
 ///
@@ -75,11 +75,14 @@ impl Parts {
 }
 
 /// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds` is set. Without AMX, a slow scalar model
-/// computes bitwise equal results. Panics if the shapes do not match.
+/// computes bitwise equal results.
 ///
 /// # Shapes
 /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
 /// `stride`.
+///
+/// # Panics
+/// Panics if a slice is too short for its shape, or if `lines` is not padded as `parts` requires.
 pub(super) fn product(
     rows: &RowWords<'_>,
     panels: &PairPanels<'_>,
@@ -168,7 +171,8 @@ unsafe fn multiply_group(
     let step = TILE_PAIRS * tiles.parts().count();
     let pass_lines = PASS_PAIRS / step * step;
     let has_one_pass = lines.len() <= pass_lines;
-    let group_panels = if has_one_pass { panels.count } else { (GROUP_SUMS / (height * LANES)).clamp(1, panels.count) };
+    let group_panels =
+        if has_one_pass { panels.count } else { (MAX_GROUP_SUMS / (height * LANES)).clamp(1, panels.count) };
     let mut buffer = Vec::<f32>::new();
     if !has_one_pass {
         buffer.reserve_exact(group_panels * height * LANES);
@@ -176,7 +180,7 @@ unsafe fn multiply_group(
     let buffer = buffer.as_mut_ptr();
     for first in (0..panels.count).step_by(group_panels) {
         let end = panels.count.min(first + group_panels);
-        for pass in pieces(lines, pass_lines) {
+        for pass in split_range(lines, pass_lines) {
             let steps = pass.len().div_ceil(step);
             for panel in first..end {
                 let start_of = |panel: usize, line: usize| {
@@ -213,7 +217,7 @@ unsafe fn multiply_group(
 }
 
 #[cfg(target_arch = "x86_64")]
-fn pieces(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+fn split_range(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = range.end;
     range.clone().step_by(length).map(move |start| start..end.min(start + length))
 }

@@ -47,14 +47,14 @@ fn accumulate(sum: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
     for (left, right) in pairs {
         let products = unpack_bf16_pair(left).into_iter().zip(unpack_bf16_pair(right));
         for (part, (left, right)) in parts.iter_mut().zip(products) {
-            *part = flush(flush(left).mul_add(flush(right), *part));
+            *part = flush_denormal(flush_denormal(left).mul_add(flush_denormal(right), *part));
         }
     }
-    flush(flush(sum) + flush(parts[0] + parts[1]))
+    flush_denormal(flush_denormal(sum) + flush_denormal(parts[0] + parts[1]))
 }
 
 /// Replaces a denormal with a zero of the same sign.
-fn flush(x: f32) -> f32 {
+fn flush_denormal(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 

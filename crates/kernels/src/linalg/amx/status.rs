@@ -35,16 +35,16 @@ impl fmt::Display for AmxStatus {
 /// Returns the status of AMX. The first call requests permission from the Linux kernel for the whole process.
 pub fn status() -> AmxStatus {
     static STATUS: OnceLock<AmxStatus> = OnceLock::new();
-    *STATUS.get_or_init(find)
+    *STATUS.get_or_init(detect)
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn find() -> AmxStatus {
+fn detect() -> AmxStatus {
     AmxStatus::Absent
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn find() -> AmxStatus {
+fn detect() -> AmxStatus {
     if !linux::is_in_processor() {
         return AmxStatus::Absent;
     }
