@@ -12,7 +12,7 @@ use crate::model::{Config, check_weights};
 
 /// Files that identify a model in addition to its weights. Other files do not affect any number.
 const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
-const WEIGHTS: &str = ".safetensors";
+const WEIGHTS_EXTENSION: &str = ".safetensors";
 
 /// Profile in which the paper's backbone names refer to the paper's models.
 const PROFILE: &str = "paper";
@@ -137,7 +137,7 @@ fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashF
 }
 
 fn is_relevant(file: &str) -> bool {
-    NAMED.contains(&file) || file.ends_with(WEIGHTS)
+    NAMED.contains(&file) || file.ends_with(WEIGHTS_EXTENSION)
 }
 
 #[derive(Debug)]
