@@ -13,13 +13,13 @@ const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
 /// Returns the two sequences from the reference data as a ragged batch.
-fn batch(name: &str) -> (Batch, Tensor) {
+fn read_batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
     (Batch::windows(rows.iter().map(Vec::as_slice)), ids)
 }
 
-fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
+fn load_engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     let folder = fixture(&format!("arch/{name}"));
     common::engines_with(&folder.join(config), &folder)
 }
@@ -56,8 +56,8 @@ fn architectures_match_transformers_in_both_config_formats() {
     for name in MODELS {
         let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
         for config in ["config.json", "config.hub-style.json"] {
-            for engine in engines(name, config) {
-                let (inputs, logits) = forward(&*engine, &batch(name).0);
+            for engine in load_engines(name, config) {
+                let (inputs, logits) = forward(&*engine, &read_batch(name).0);
                 let what = format!("{} {name} {config}", engine.id().name);
                 for (layer, input) in inputs.iter().enumerate() {
                     let error = relative_error(input, &flat(&expected[&format!("layer_input.{layer}")]));
@@ -72,8 +72,8 @@ fn architectures_match_transformers_in_both_config_formats() {
 
 #[test]
 fn target_log_probabilities_match_log_softmax() {
-    let (batch, _) = batch("llama-gqa");
-    for engine in engines("llama-gqa", "config.json") {
+    let (batch, _) = read_batch("llama-gqa");
+    for engine in load_engines("llama-gqa", "config.json") {
         let logits = forward(&*engine, &batch).1;
         let ours = engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut ()).unwrap().remove(0).unwrap();
         assert_eq!(ours.len(), 2 * 95);
@@ -85,8 +85,8 @@ fn target_log_probabilities_match_log_softmax() {
     }
 }
 
-fn compare(name: &str, engines: &[Box<dyn Engine>], mut last_logits: impl FnMut(&Tensor) -> Tensor) {
-    let (_, ids) = batch(name);
+fn compare_last_logits(name: &str, engines: &[Box<dyn Engine>], mut last_logits: impl FnMut(&Tensor) -> Tensor) {
+    let (_, ids) = read_batch(name);
     for (sequence, length) in [(0, 1), (0, 40), (1, 96)] {
         let ids = ids.narrow(0, sequence, 1).unwrap().narrow(1, 0, length).unwrap().to_dtype(DType::U32).unwrap();
         let row: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
@@ -99,7 +99,7 @@ fn compare(name: &str, engines: &[Box<dyn Engine>], mut last_logits: impl FnMut(
     }
 }
 
-fn builder(name: &str) -> candle_nn::VarBuilder<'static> {
+fn candle_weights(name: &str) -> candle_nn::VarBuilder<'static> {
     let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
     candle_nn::VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu)
 }
@@ -111,7 +111,7 @@ fn models_without_windows_match_candle_transformers() {
         for config in ["config.json", "config.hub-style.json"] {
             let candle_model =
                 CandleReference::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
-            compare(name, &engines(name, config), |ids| {
+            compare_last_logits(name, &load_engines(name, config), |ids| {
                 let ids: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
                 Tensor::new(candle_model.logits(&ids).unwrap(), &Device::Cpu).unwrap()
             });
@@ -138,7 +138,9 @@ fn mistral_matches_candle_transformers_with_and_without_window() {
         config["sliding_window"] = serde_json::json!(theirs);
         let config: Config = serde_json::from_value(config).unwrap();
         let engines = common::engines_with(file.path(), &fixture("arch/mistral"));
-        compare("mistral", &engines, |ids| Model::new(&config, builder("mistral")).unwrap().forward(ids, 0).unwrap());
+        compare_last_logits("mistral", &engines, |ids| {
+            Model::new(&config, candle_weights("mistral")).unwrap().forward(ids, 0).unwrap()
+        });
     }
 }
 
@@ -156,8 +158,8 @@ fn qwen2_matches_candle_transformers_with_and_without_windows() {
         config["sliding_window"] = serde_json::json!(theirs);
         let config: Config = serde_json::from_value(config).unwrap();
         let engines = common::engines_with(file.path(), &fixture("arch/qwen2"));
-        compare("qwen2", &engines, |ids| {
-            ModelForCausalLM::new(&config, builder("qwen2")).unwrap().forward(ids, 0).unwrap()
+        compare_last_logits("qwen2", &engines, |ids| {
+            ModelForCausalLM::new(&config, candle_weights("qwen2")).unwrap().forward(ids, 0).unwrap()
         });
     }
 }
@@ -181,7 +183,7 @@ fn missing_or_extra_bias_error_names_the_tensor() {
 }
 
 /// Writes the fixture's weights in the given float type, either as two shards with an index or as one file.
-fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
+fn rewrite_weights(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
     let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
     std::fs::copy(fixture(&format!("arch/{name}/config.json")), folder.join("config.json")).unwrap();
     let mut shards = [std::collections::HashMap::new(), std::collections::HashMap::new()];
@@ -203,11 +205,11 @@ fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
 
 #[test]
 fn half_precision_shards_match_logits_of_rounded_weights() {
-    let (batch, _) = batch("qwen3");
+    let (batch, _) = read_batch("qwen3");
     for dtype in [DType::F16, DType::BF16] {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        rewrite("qwen3", folders[0].path(), dtype, false);
-        rewrite("qwen3", folders[1].path(), dtype, true);
+        rewrite_weights("qwen3", folders[0].path(), dtype, false);
+        rewrite_weights("qwen3", folders[1].path(), dtype, true);
         let [one, sharded] = folders.map(|f| forward(&Decoder::load(f.path()).unwrap(), &batch).1);
         assert_eq!(one, sharded);
         // Weights rounded to 11 or 8 significant bits give logits that are close, but not equal, to the f32 logits.
@@ -228,7 +230,9 @@ fn tied_embeddings_use_the_embedding_as_head() {
         config["tie_word_embeddings"] = tied.into();
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-        logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
+        logits.extend(
+            common::engines(folder.path()).iter().map(|engine| forward(&**engine, &read_batch("llama-gqa").0).1),
+        );
         weights.remove("lm_head.weight");
     }
     // Both lists contain the same engines: two on the CPU, and the GPU if there is one. On a GPU, products round
@@ -247,20 +251,20 @@ fn untied_head_is_used_even_if_config_ties_it() {
     let mut weights = tensors(&plain.join("model.safetensors"));
     assert!(weights.contains_key("lm_head.weight"));
     let expected: Vec<Vec<f64>> =
-        common::engines(&plain).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect();
+        common::engines(&plain).iter().map(|engine| forward(&**engine, &read_batch("llama-gqa").0).1).collect();
     let mut config = common::json(&plain.join("config.json"));
     config["tie_word_embeddings"] = true.into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let (config, logits) = saved_logits(folder.path(), &weights);
+    let (config, logits) = save_and_compute_logits(folder.path(), &weights);
     assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");
     assert_eq!(logits, expected);
     let head = weights.remove("lm_head.weight").unwrap();
-    let (config, embedding) = saved_logits(folder.path(), &weights);
+    let (config, embedding) = save_and_compute_logits(folder.path(), &weights);
     assert!(config.tied_embeddings && embedding != expected);
     // Store the only embedding table under the name of the head.
     let table = weights.remove("model.embed_tokens.weight").unwrap();
     weights.insert("lm_head.weight".into(), table);
-    let (config, alone) = saved_logits(folder.path(), &weights);
+    let (config, alone) = save_and_compute_logits(folder.path(), &weights);
     assert!(config.tied_embeddings);
     assert_eq!(alone, embedding);
     drop(head);
@@ -269,7 +273,7 @@ fn untied_head_is_used_even_if_config_ties_it() {
 #[test]
 fn index_naming_a_missing_shard_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    rewrite("llama-gqa", folder.path(), DType::F32, true);
+    rewrite_weights("llama-gqa", folder.path(), DType::F32, true);
     std::fs::remove_file(folder.path().join("model-1.safetensors")).unwrap();
     let error = Decoder::load(folder.path()).err().unwrap();
     assert_eq!(error.exit_code(), 3);
@@ -277,11 +281,11 @@ fn index_naming_a_missing_shard_is_rejected() {
 }
 
 /// Saves the weights, and returns the configuration and the logits of each engine.
-fn saved_logits(
+fn save_and_compute_logits(
     folder: &std::path::Path,
     weights: &std::collections::HashMap<String, Tensor>,
 ) -> (Config, Vec<Vec<f64>>) {
     candle_core::safetensors::save(weights, folder.join("model.safetensors")).unwrap();
     let config = Config::read(folder).unwrap();
-    (config, common::engines(folder).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect())
+    (config, common::engines(folder).iter().map(|engine| forward(&**engine, &read_batch("llama-gqa").0).1).collect())
 }

@@ -74,7 +74,7 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
 }
 
 /// Compares the results for each text on its own and for both texts in one batch. Covers each f32 engine, both config
-/// formats, and weights loaded on demand.
+/// formats, and weights loaded on demand. Returns the number of engines compared.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -85,11 +85,11 @@ fn compare(folder: &Path) -> usize {
         // The config of `own-head` models ties the embeddings, so only the weights show that the head differs.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
-    let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
-    engines.push(Box::new(by_need));
+    let on_demand_engine = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
+    engines.push(Box::new(on_demand_engine));
     for (index, engine) in engines.iter().enumerate() {
         let what = format!("{name}, engine {index} ({})", engine.id().name);
-        let hold = |kind: &str, ours: &[f64], text: usize| {
+        let compare_values = |kind: &str, ours: &[f64], text: usize| {
             let key = match kind.strip_prefix("layer_input.") {
                 Some(layer) => format!("layer_input.{text}.{layer}"),
                 None => format!("{kind}.{text}"),
@@ -99,13 +99,16 @@ fn compare(folder: &Path) -> usize {
         };
         for (text, ids) in texts.iter().enumerate() {
             let (inputs, logits) = forward(&**engine, &window_batch(&[ids]));
-            inputs.iter().enumerate().for_each(|(layer, key)| hold(&format!("layer_input.{layer}"), key, text));
-            hold("logits", &logits, text);
+            inputs
+                .iter()
+                .enumerate()
+                .for_each(|(layer, key)| compare_values(&format!("layer_input.{layer}"), key, text));
+            compare_values("logits", &logits, text);
         }
         let both = forward(&**engine, &window_batch(&[&texts[0], &texts[1]])).1;
         let first = both.len() / (texts[0].len() + texts[1].len()) * texts[0].len();
-        hold("logits", &both[..first], 0);
-        hold("logits", &both[first..], 1);
+        compare_values("logits", &both[..first], 0);
+        compare_values("logits", &both[first..], 1);
     }
     engines.len()
 }
@@ -171,7 +174,7 @@ impl Detokenizer for Ids {
 fn compare_greedy(folder: &Path) -> usize {
     let expected = tensors(&folder.join("forward.safetensors"));
     let prompts: Vec<Prompt> = (0..PROMPTS)
-        .map(|index| Prompt { identity: index.to_string(), ids: ids_of(&format!("prompt.{index}"), &expected) })
+        .map(|index| Prompt { identity: index.to_string(), ids: read_ids(&format!("prompt.{index}"), &expected) })
         .collect();
     let mut compared = 0;
     for engine in common::engines(folder) {
@@ -181,22 +184,28 @@ fn compare_greedy(folder: &Path) -> usize {
         compared = 0;
         for (index, ours) in ours.iter().enumerate() {
             let margins = flat(&expected[&format!("margins.{index}")]);
-            let sure = margins.iter().position(|margin| *margin < TIE_TOLERANCE).unwrap_or(NEW_TOKENS);
-            let greedy = ids_of(&format!("greedy.{index}"), &expected);
-            assert_eq!(ours[0].ids[..sure], greedy[..sure], "{}, {}, prompt {index}", engine.id(), folder.display());
-            compared += sure;
+            let compared_len = margins.iter().position(|margin| *margin < TIE_TOLERANCE).unwrap_or(NEW_TOKENS);
+            let greedy = read_ids(&format!("greedy.{index}"), &expected);
+            assert_eq!(
+                ours[0].ids[..compared_len],
+                greedy[..compared_len],
+                "{}, {}, prompt {index}",
+                engine.id(),
+                folder.display()
+            );
+            compared += compared_len;
         }
     }
     compared
 }
 
-fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
+fn read_ids(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
     expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
 }
 
-/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the model's class, or an
-/// error if candle-transformers does not support the model.
-fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
+/// Compares the logits with those of candle-transformers on a text no longer than the shortest attention window. Returns
+/// the model type, or an error if candle-transformers does not support the model.
+fn compare_with_candle_transformers(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let candle_model = CandleReference::load(&config, folder).map_err(|error| error.one_line())?;
     let mut ids: Vec<u32> =
@@ -220,7 +229,7 @@ fn every_architecture_and_rope_type_matches_transformers() {
         compare_distillation(folder);
         compare_float_types(folder);
         tokens += compare_greedy(folder);
-        match compare_with_candles_own(folder) {
+        match compare_with_candle_transformers(folder) {
             Ok(class) => _ = candle_classes.insert(class),
             Err(reason) => println!("{}: {reason}", folder.display()),
         }
@@ -234,11 +243,11 @@ fn every_architecture_and_rope_type_matches_transformers() {
     assert_eq!(seen, known, "every architecture needs a test model");
     let without: Vec<_> = known.difference(&candle_classes).collect();
     assert_eq!(without, [&"gemma3_text"], "candle-transformers must support all other architectures");
-    scaled_embedding(&out.path().join("gemma2-bf16"));
+    check_scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 
 /// Checks the embedding factor √C exactly. transformers rounds it to bf16 for bf16 weights.
-fn scaled_embedding(folder: &Path) {
+fn check_scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     for engine in common::engines(folder) {

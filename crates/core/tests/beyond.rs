@@ -16,11 +16,11 @@ use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, Pru
 use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, RmsNorm, deploy};
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
-use world::{OPERATOR, PERPLEXITY, SCORE, World};
+use world::{OPERATOR_TOLERANCE, PERPLEXITY_TOLERANCE, SCORE_TOLERANCE, World};
 
 /// Suffix of variants whose repair stores a norm without a weight. The weight is multiplied into the matrix, so the
 /// results equal those of `normed-bias`.
-const UNIT_NORM: &str = ":unit-normed-bias";
+const UNIT_NORM_SUFFIX: &str = ":unit-normed-bias";
 
 impl World {
     /// Returns the names and expected numbers of the variants that remove complete layers. Engines other than the CPU
@@ -35,7 +35,7 @@ impl World {
                 let (name, _) = cuts.iter().find(|(name, _)| name.starts_with(kind)).unwrap();
                 &name[..=name.rfind(':').unwrap()]
             });
-            cuts.retain(|(name, _)| first.iter().any(|cut| name.starts_with(cut)) && !name.ends_with(UNIT_NORM));
+            cuts.retain(|(name, _)| first.iter().any(|cut| name.starts_with(cut)) && !name.ends_with(UNIT_NORM_SUFFIX));
         }
         cuts
     }
@@ -45,7 +45,7 @@ impl World {
         let mut request = PassRequest::default();
         let depth = 1;
         let all = engine.config().layers;
-        request.pairs.extend(lorp(None).pairs(&PruneSpec {
+        request.pairs.extend(build_lorp(None).pairs(&PruneSpec {
             backbone: "",
             layers: all,
             depth,
@@ -53,7 +53,7 @@ impl World {
         }));
         let cuts = self.cuts(engine);
         for (name, variant) in &cuts {
-            let method = method(name);
+            let method = build_recovery(name);
             let spans = spans(&*method, &layers(&variant["removed"]));
             request.sites.extend(spans.into_iter().flat_map(|span| method.sites(span)));
         }
@@ -78,7 +78,7 @@ impl World {
         let what = format!("{} on {}", self.name, engine.id());
         assert_eq!(losses(engine, &dense, &self.evaluation)[0].windows, compared.windows, "{what}");
         let expected = self.numbers["dense"]["calibration_ppl"].as_f64().unwrap();
-        assert_close(&what, perplexities(engine, &dense, &self.calibration)[0], expected, PERPLEXITY);
+        assert_close(&what, perplexities(engine, &dense, &self.calibration)[0], expected, PERPLEXITY_TOLERANCE);
     }
 
     /// Compares the layers that LoRP removes, in removal order, and their redundancies.
@@ -89,7 +89,7 @@ impl World {
         for (name, expected) in all {
             let (depth, clusters) = name.split_once(":K=").map_or((name.as_str(), None), |(n, k)| (n, Some(k)));
             let clusters = clusters.map(|clusters| clusters.parse().unwrap());
-            let selection = select(&*lorp(clusters), engine, calibrated, depth.parse().unwrap());
+            let selection = select(&*build_lorp(clusters), engine, calibrated, depth.parse().unwrap());
             let what = format!("{} on {}: lorp {name}", self.name, engine.id());
             assert_eq!(selection.removed, Cut::layers(layers(&expected["removed"])), "{what}");
             let order: Vec<usize> = selection.scores.iter().map(|(layer, _)| *layer).collect();
@@ -99,7 +99,7 @@ impl World {
                 let others = (0..labels.len()).filter(|&other| other != layer && labels[other] == labels[layer]);
                 let others: Vec<f64> = others.map(|other| similarity[layer][other].as_f64().unwrap()).collect();
                 let mean = others.iter().sum::<f64>() / others.len() as f64;
-                assert_close(&format!("{what}: layer {layer}"), redundancy, mean, SCORE);
+                assert_close(&format!("{what}: layer {layer}"), redundancy, mean, SCORE_TOLERANCE);
             }
         }
     }
@@ -111,12 +111,12 @@ impl World {
         name: &str,
         removed: &[usize],
     ) -> Vec<(Span, Solution)> {
-        let method = method(name);
+        let method = build_recovery(name);
         spans(&*method, removed)
             .into_iter()
             .map(|span| {
                 let mut solution = calibrated.solve(engine, &*method, span, self.calibration.count());
-                if name.ends_with(UNIT_NORM) {
+                if name.ends_with(UNIT_NORM_SUFFIX) {
                     solution.repair = Repair::Stream(with_unit_norm(solution.repair.operator().unwrap()));
                 }
                 (span, solution)
@@ -133,15 +133,15 @@ impl World {
         let mut compared = 0;
         for (span, solution) in solved {
             let Some(operator) = solution.repair.operator() else { continue };
-            for (part, values) in parts(operator) {
+            for (part, values) in operator_parts(operator) {
                 let key = format!("{}.{part}", span.start);
                 let what = format!("{} on {}: {name}: {key}", self.name, engine.id());
-                compare_matrix(&what, &values, &variant["operators"][&key], OPERATOR);
+                compare_matrix(&what, &values, &variant["operators"][&key], OPERATOR_TOLERANCE);
                 let stored = name.strip_prefix("cut:").map(|cut| cut.replace(':', "."));
                 let stored = stored.map(|cut| format!("{}/{cut}.{key}", self.name));
                 if let Some(stored) = stored.and_then(|stored| self.operators.get(&stored)) {
                     let error = relative_error(&values, &flat(stored));
-                    assert!(error <= OPERATOR, "{what}: {error:e}");
+                    assert!(error <= OPERATOR_TOLERANCE, "{what}: {error:e}");
                 }
                 compared += 1;
             }
@@ -150,7 +150,7 @@ impl World {
     }
 }
 
-fn lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
+fn build_lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
     let options = clusters.map_or(json!({}), |clusters| json!({"clusters": clusters}));
     criterion::build("lorp", options.as_object().unwrap()).unwrap()
 }
@@ -164,7 +164,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &CalibrationRes
 }
 
 /// Returns the recovery for a variant. The last part of `variant` is the name of the repair in the reference data.
-fn method(variant: &str) -> Box<dyn Recovery> {
+fn build_recovery(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),
         "normed-bias" | "unit-normed-bias" => ("ghosted", json!({"input": "normed", "bias": true})),
@@ -187,7 +187,7 @@ fn with_unit_norm(operator: &Operator) -> Arc<Operator> {
 }
 
 /// Returns the matrix and bias of an operator, each with its name in the reference data.
-fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
+fn operator_parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
     let matrix = (!operator.is_bias_only()).then(|| ("M", operator.change().unwrap()));
     let bias = operator.bias().unwrap();
     let bias = bias.map(|bias| ("b", bias.into_iter().map(f64::from).collect()));

@@ -14,7 +14,7 @@ use ghostlab_core::model::{
     CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Operator, Placement, Products, Program, Trie,
 };
 
-fn windows(vocab: usize, count: usize, length: usize) -> Windows {
+fn sample_windows(vocab: usize, count: usize, length: usize) -> Windows {
     let ids: Vec<u32> = (0..count * length).map(|i| (i * 7919 % vocab) as u32).collect();
     let starts = (0..count).map(|window| Start { document: 0, token: window * length }).collect();
     Windows { corpus_tokens: ids.len(), ids, length, starts, bytes: 0 }
@@ -31,14 +31,14 @@ fn compute_scores(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
         Program::pruned(config.layers, &[1], |_| Some(patch.clone())),
     ];
     let trie = Trie::new(&programs);
-    let text = windows(config.vocab, 13, 32);
+    let text = sample_windows(config.vocab, 13, 32);
     let scores = [(512, 1), (64, 7)].map(|(batch, chunks)| {
         let eval_set = PerplexityEval::new(&text, batch);
         assert_eq!(eval_set.chunks(), chunks, "wrong number of chunks");
         score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().concat()
     });
     let sites: Vec<HookPoint> = (0..=config.layers).map(HookPoint::Stream).collect();
-    let activations = in_memory(engine, &windows(config.vocab, 10, 16), sites.iter().copied()).unwrap();
+    let activations = in_memory(engine, &sample_windows(config.vocab, 10, 16), sites.iter().copied()).unwrap();
     let rows = sites.iter().flat_map(|&site| activations.rows(site, 0..10).unwrap().to_vec());
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
@@ -50,22 +50,23 @@ fn load_within_budget(folder: &Path, layers: u64) -> Decoder {
     Decoder::load_within(config, folder, Products::F32, budget).unwrap()
 }
 
-fn cpu(folder: &Path, budget: u64) -> Box<dyn Engine> {
+fn load_cpu(folder: &Path, budget: u64) -> Box<dyn Engine> {
     Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, budget).unwrap())
 }
 
-fn cpu_bf16(folder: &Path, budget: u64) -> Box<dyn Engine> {
+fn load_cpu_bf16(folder: &Path, budget: u64) -> Box<dyn Engine> {
     Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, Products::Bf16, budget).unwrap())
 }
 
-fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
+fn load_candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
     let config = Config::read(folder).unwrap();
     let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
     Box::new(CandleEngine::load(config, folder, placement, Some(budget)).unwrap())
 }
 
 type Load = fn(&Path, u64) -> Box<dyn Engine>;
-const LOADERS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
+const LOADERS: [(Load, Products); 3] =
+    [(load_cpu, Products::F32), (load_cpu_bf16, Products::Bf16), (load_candle, Products::F32)];
 
 #[test]
 fn scores_are_independent_of_weight_memory() {
@@ -104,7 +105,7 @@ fn nonfinite_weight_is_reported_when_its_layer_is_loaded() {
     weights.insert(name.into(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap());
     candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
     let decoder = load_within_budget(folder.path(), 2);
-    let text = windows(320, 2, 32);
+    let text = sample_windows(320, 2, 32);
     let run = |removed: &[usize]| {
         let trie = Trie::new(&[Program::pruned(4, removed, |_| None)]);
         score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))
@@ -125,7 +126,7 @@ fn changed_weight_file_error_names_the_file() {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();
     }
     let decoder = load_within_budget(folder.path(), 2);
-    let text = windows(320, 2, 32);
+    let text = sample_windows(320, 2, 32);
     let trie = Trie::new(&[Program::dense(4)]);
     let run = || score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()));
     run().unwrap();

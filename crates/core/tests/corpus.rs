@@ -13,7 +13,7 @@ fn whole_numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|item| item.as_u64().unwrap()).collect()
 }
 
-fn ids(path: &Path) -> Vec<u32> {
+fn read_ids(path: &Path) -> Vec<u32> {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -28,15 +28,17 @@ fn random_draws_match_cpython() {
     let cases = oracle["python_random"].as_array().unwrap();
     assert!(!cases.is_empty());
     for case in cases {
-        let mut random = PythonRandom::new(number_of("seed", case));
+        let mut random = PythonRandom::new(read_number("seed", case));
         let expected = whole_numbers(&case["draws"]);
-        let drawn: Vec<u64> =
-            expected.iter().map(|_| random.randint(number_of("low", case), number_of("high", case)).unwrap()).collect();
+        let drawn: Vec<u64> = expected
+            .iter()
+            .map(|_| random.randint(read_number("low", case), read_number("high", case)).unwrap())
+            .collect();
         assert_eq!(drawn, expected, "seed {}, {} to {}", case["seed"], case["low"], case["high"]);
     }
 }
 
-fn number_of(key: &str, case: &Value) -> u64 {
+fn read_number(key: &str, case: &Value) -> u64 {
     case[key].as_u64().unwrap()
 }
 
@@ -49,7 +51,7 @@ fn plain_text_tokens_match_the_reference() {
         let rows = read_rows(folder.join(format!("{name}.txt")), None).unwrap();
         assert_eq!(rows.len(), 1);
         let tokens = tokenizer.encode(&rows[0]).unwrap();
-        assert!(tokens == ids(&folder.join(format!("{name}.ids.json"))), "the tokens of {name}.txt differ");
+        assert!(tokens == read_ids(&folder.join(format!("{name}.ids.json"))), "the tokens of {name}.txt differ");
     }
 }
 
@@ -67,7 +69,7 @@ fn windows_of_a_plain_text_match_the_reference() {
     let windows = calibration_windows(rule, &rows, &tokenizer, expected.len(), length, seed).unwrap();
     assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", oracle));
     assert_eq!(starts(&windows), expected);
-    let all = ids(&folder.join("calibration.ids.json"));
+    let all = read_ids(&folder.join("calibration.ids.json"));
     for (index, start) in windows.starts.iter().enumerate() {
         assert_eq!(windows.window(index), &all[start.token..start.token + length]);
     }
@@ -88,7 +90,7 @@ fn windows_of_a_plain_text_match_the_reference() {
     let windows = evaluation_windows(rule, &rows, &tokenizer, length, None).unwrap();
     // The perplexities in the reference data cover 262 windows.
     assert_eq!(windows.count(), 262);
-    assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
+    assert!(windows.ids == read_ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
 
 fn number_of_oracle(key: &str, oracle: &Value) -> u64 {
@@ -105,18 +107,18 @@ fn windows_of_wikitext2_match_the_reference() {
     let rows = read_rows(folder.join("corpora/wikitext2-validation.parquet"), None).unwrap();
     assert_eq!(rows[..2], ["".to_owned(), " = Homarus gammarus = \n".to_owned()]);
     let windows = calibration_windows(WindowRule::Wikitext2, &rows, &tokenizer, 32, 512, 0).unwrap();
-    assert_eq!(windows.corpus_tokens, count_of("calibration_tokens", &oracle));
+    assert_eq!(windows.corpus_tokens, read_count("calibration_tokens", &oracle));
     assert_eq!(starts(&windows), whole_numbers(&oracle["window_starts"]));
 
     let rows = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
     let windows = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
-    assert_eq!(windows.corpus_tokens, count_of("evaluation_tokens", &oracle));
-    assert_eq!(windows.count(), count_of("windows", &oracle));
+    assert_eq!(windows.corpus_tokens, read_count("evaluation_tokens", &oracle));
+    assert_eq!(windows.count(), read_count("windows", &oracle));
     assert_eq!(windows.window(0)[0], 0, "the text must start with BOS");
     assert_eq!(windows.ids.iter().filter(|id| **id == 0).count(), 1);
 }
 
-fn count_of(key: &str, oracle: &Value) -> usize {
+fn read_count(key: &str, oracle: &Value) -> usize {
     oracle[key].as_u64().unwrap() as usize
 }
 

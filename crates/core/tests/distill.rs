@@ -58,8 +58,8 @@ fn sixteen_distillation_steps_match_the_reference() {
     }
     assert_eq!(training.steps(), expected.len());
     let theirs = tensors(&oracle.folder.join("stories260k_distill.safetensors"));
-    let off = relative_error(&to_f64(&training.state().matrix), &flat(&theirs["W_after"]));
-    assert!(off <= 1e-3, "{off:e}");
+    let error = relative_error(&to_f64(&training.state().matrix), &flat(&theirs["W_after"]));
+    assert!(error <= 1e-3, "{error:e}");
     let operator = Operator::dense(decoder.config().hidden, training.state().matrix.clone()).unwrap();
     let program = Program::pruned(decoder.config().layers, &[2], |_| Some(operator.clone()));
     let perplexity = perplexities(&decoder, &[program], &oracle.evaluation_windows())[0];
@@ -96,9 +96,9 @@ fn differentiable_tail_logits_match_the_engine() {
                     x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
-                let off = relative_error(&flat(&ours), &flat(&theirs));
+                let error = relative_error(&flat(&ours), &flat(&theirs));
                 // The reference data `arch` has the same tolerance.
-                assert!(off <= 1e-5, "{name}: {off:e}");
+                assert!(error <= 1e-5, "{name}: {error:e}");
                 return;
             }
             x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
@@ -139,19 +139,19 @@ fn matrix_gradient_matches_finite_differences() {
 #[test]
 fn interrupted_training_resumes_to_identical_bytes() {
     for_each_architecture(|name, decoder, tail, windows| {
-        let lessons = training_examples(decoder, tail, windows, 1);
+        let examples = training_examples(decoder, tail, windows, 1);
         let c = decoder.config().hidden;
         let identity = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
         let mut uninterrupted = Training::new(tail, Checkpoint::start(identity)).unwrap();
         let mut saved = None;
-        for (step, (stream, teacher)) in lessons.iter().enumerate() {
+        for (step, (stream, teacher)) in examples.iter().enumerate() {
             if step == 1 {
                 saved = Some(uninterrupted.state().clone());
             }
             uninterrupted.step(stream, teacher).unwrap();
         }
         let mut resumed = Training::new(tail, Checkpoint::from_bytes(&saved.unwrap().to_bytes()).unwrap()).unwrap();
-        resumed.step(&lessons[1].0, &lessons[1].1).unwrap();
+        resumed.step(&examples[1].0, &examples[1].1).unwrap();
         assert_eq!(uninterrupted.state(), resumed.state(), "{name}");
     });
 }

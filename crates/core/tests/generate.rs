@@ -68,12 +68,12 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::repaired(layers, &attentions, &Repairs { sublayers, ..Repairs::default() }),
         Program::without(layers, &cut),
     ];
-    programs.extend(with_merged_layers(layers));
+    programs.extend(programs_with_merged_layers(layers));
     programs
 }
 
 /// Returns programs in which layer 1 has the weights `θ₂ + θ₃ − θ₁`, once with its own norms and once with merged norms.
-fn with_merged_layers(layers: usize) -> [Program; 2] {
+fn programs_with_merged_layers(layers: usize) -> [Program; 2] {
     let merge = LayerMerge { layer: 1, absorbed: vec![2, 3] };
     [MergeForm::Paper, MergeForm::Norms].map(|form| {
         let merged = form.apply(std::slice::from_ref(&merge)).into_iter();
@@ -82,11 +82,11 @@ fn with_merged_layers(layers: usize) -> [Program; 2] {
     })
 }
 
-fn without_attention(layers: usize) -> Program {
+fn program_without_attention(layers: usize) -> Program {
     Program::without(layers, &DepthUnit::Attention.candidates(layers).into_iter().collect())
 }
 
-fn ids(seed: u32, count: usize) -> Vec<u32> {
+fn sample_ids(seed: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| (seed * 97 + i * i * 31 + i * 7) % 300).collect()
 }
 
@@ -136,10 +136,10 @@ fn assert_steps_equal_full_pass(name: &str, engine: &dyn Engine) {
     const TOKENS: usize = 70;
     let name = &format!("{name}, {:?}", engine.id());
     let mut programs = programs(engine);
-    programs.push(without_attention(engine.config().layers));
+    programs.push(program_without_attention(engine.config().layers));
     let trie = Trie::new(&programs);
     let mut decoding = engine.start_decoding(&trie).unwrap();
-    let text = ids(1, TOKENS);
+    let text = sample_ids(1, TOKENS);
     let expected: Vec<_> = programs.iter().map(|program| full_pass_logits(engine, program, &text)).collect();
     let all: Vec<usize> = (0..programs.len()).collect();
     let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
@@ -152,7 +152,7 @@ fn assert_steps_equal_full_pass(name: &str, engine: &dyn Engine) {
         };
         decoding.run(&[run]).unwrap().remove(0)
     };
-    let hold = |position: usize, program: usize, logits: &[f32]| {
+    let assert_matches = |position: usize, program: usize, logits: &[f32]| {
         let expected = &expected[program][position];
         let error = relative_error(&to_f64(logits), &to_f64(expected));
         assert!(error < 1e-5, "{name}, program {program}, token {position}: {error:e}");
@@ -160,34 +160,34 @@ fn assert_steps_equal_full_pass(name: &str, engine: &dyn Engine) {
     };
     // Process a prompt that all programs share, then a second block of tokens, and then one token at a time.
     for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
-        hold(19, program, logits);
+        assert_matches(19, program, logits);
     }
     for (program, logits) in run(&text[13..30], &all, &[(0, 13)], 1).iter().enumerate() {
-        hold(29, program, logits);
+        assert_matches(29, program, logits);
     }
     for position in 30..TOKENS {
         for &program in &all {
             let logits = run(&text[position..=position], &[program], &[(0, 13), (1, 17)], 2 + program);
-            hold(position, program, &logits[0]);
+            assert_matches(position, program, &logits[0]);
         }
     }
 }
 
 /// Returns 64 prompts, many with common prefixes. One is longer than the context.
-fn prompts() -> Vec<Prompt> {
+fn sample_prompts() -> Vec<Prompt> {
     (0..64)
         .map(|index| {
-            let mut all = ids(index % 3, 12 + index as usize % 5);
-            all.extend(ids(index, 1 + index as usize % 7));
+            let mut all = sample_ids(index % 3, 12 + index as usize % 5);
+            all.extend(sample_ids(index, 1 + index as usize % 7));
             if index == 40 {
-                all.extend(ids(9, 200));
+                all.extend(sample_ids(9, 200));
             }
             Prompt { identity: format!("prompt {index}"), ids: all }
         })
         .collect()
 }
 
-fn settings() -> Settings {
+fn sample_settings() -> Settings {
     Settings { stops: vec!["7 1".into(), "33".into()], end_of_text: vec![5, 6], ..Settings::greedy(12, 60) }
 }
 
@@ -201,8 +201,8 @@ fn batch_size_and_order_do_not_change_tokens() {
         let engine = decoder(name);
         let sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: Some(40), seed: 7 };
         for sampling in [None, Some(sampling)] {
-            let prompts = prompts();
-            let plain = Settings { batch: 1, sampling, ..settings() };
+            let prompts = sample_prompts();
+            let plain = Settings { batch: 1, sampling, ..sample_settings() };
             let expected = run(&engine, &prompts, &plain);
             for batch in [7, 64] {
                 assert_eq!(run(&engine, &prompts, &Settings { batch, ..plain.clone() }), expected, "{name} {batch}");
@@ -231,8 +231,8 @@ fn batch_size_and_order_do_not_change_tokens() {
 #[test]
 fn long_prompt_keeps_its_last_tokens() {
     let engine = decoder("llama-gqa");
-    let settings = settings();
-    let long = ids(9, 200);
+    let settings = sample_settings();
+    let long = sample_ids(9, 200);
     let kept_tokens = settings.context - settings.max_new_tokens;
     let expected = run(&engine, &one_prompt(&long[long.len() - kept_tokens..]), &settings);
     assert_eq!(run(&engine, &one_prompt(&long), &settings), expected);
@@ -250,19 +250,19 @@ fn one_prompt(ids: &[u32]) -> [Prompt; 1] {
 #[test]
 fn small_kv_cache_keeps_results_and_tiny_one_is_rejected() {
     let engine = decoder("llama-gqa");
-    let prompts = prompts();
-    let expected = run(&engine, &prompts, &settings());
+    let prompts = sample_prompts();
+    let expected = run(&engine, &prompts, &sample_settings());
     // The cache is too small for the longest prompt.
-    let error = rejection(&engine, 1000).unwrap();
+    let error = cache_error(&engine, 1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
-    let min = (1..40).map(|step| step << 14).find(|&bytes| rejection(&engine, bytes).is_none()).unwrap();
-    assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: min, batch: 64, ..settings() }), expected);
+    let min = (1..40).map(|step| step << 14).find(|&bytes| cache_error(&engine, bytes).is_none()).unwrap();
+    assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: min, batch: 64, ..sample_settings() }), expected);
 }
 
 #[test]
 fn generation_ends_at_stop_string_eos_token_or_length() {
     let engine = decoder("llama-gqa");
-    let prompts = prompts();
+    let prompts = sample_prompts();
     let free = run(&engine, &prompts, &Settings::greedy(12, 60));
     assert!(free.iter().flatten().all(|continuation| continuation.end == End::Length && continuation.ids.len() == 12));
     let ids = &free[0][0].ids;
@@ -280,13 +280,13 @@ fn generation_ends_at_stop_string_eos_token_or_length() {
     assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Observer that records which prompts have finished, and interrupts the generation after a given number of rounds.
-struct RecordingWatcher {
+/// Observer that records which prompts have finished, and interrupts the generation after `rounds` rounds.
+struct RecordingObserver {
     done: Vec<usize>,
     rounds: usize,
 }
 
-impl GenerationObserver for RecordingWatcher {
+impl GenerationObserver for RecordingObserver {
     fn on_prompt_finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()> {
         assert_eq!(generations.len(), 10);
         self.done.push(prompt);
@@ -302,13 +302,13 @@ impl GenerationObserver for RecordingWatcher {
 #[test]
 fn observer_sees_each_prompt_once_and_can_stop_generation() {
     let engine = decoder("llama-gqa");
-    let prompts = prompts();
-    let settings = Settings { batch: 5, ..settings() };
-    let mut all = RecordingWatcher { done: Vec::new(), rounds: usize::MAX };
+    let prompts = sample_prompts();
+    let settings = Settings { batch: 5, ..sample_settings() };
+    let mut all = RecordingObserver { done: Vec::new(), rounds: usize::MAX };
     generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &DigitDetokenizer, &mut all).unwrap();
     all.done.sort_unstable();
     assert_eq!(all.done, (0..64).collect::<Vec<_>>());
-    let mut stopped = RecordingWatcher { done: Vec::new(), rounds: 20 };
+    let mut stopped = RecordingObserver { done: Vec::new(), rounds: 20 };
     let error = generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &DigitDetokenizer, &mut stopped)
         .err()
         .unwrap();
@@ -374,10 +374,14 @@ fn candle_and_cpu_engine_generate_the_same_tokens() {
         let folder = fixture(&format!("arch/{name}"));
         let placement = Placement { device, dtype: FloatType::F32 };
         let candle = CandleEngine::load(Config::read(&folder).unwrap(), &folder, placement, None).unwrap();
-        let prompts: Vec<Prompt> = prompts().into_iter().step_by(5).collect();
-        let expected = run(&decoder(name), &prompts, &settings());
+        let prompts: Vec<Prompt> = sample_prompts().into_iter().step_by(5).collect();
+        let expected = run(&decoder(name), &prompts, &sample_settings());
         for batch in [1, 7] {
-            assert_eq!(run(&candle, &prompts, &Settings { batch, ..settings() }), expected, "{name}, batch {batch}");
+            assert_eq!(
+                run(&candle, &prompts, &Settings { batch, ..sample_settings() }),
+                expected,
+                "{name}, batch {batch}"
+            );
         }
     }
 }
@@ -467,17 +471,17 @@ fn cached_keys_of_another_rope_regime_are_rejected() {
                 capacity: 40,
             }])
         };
-        assert!(run(&ids(1, 24), 0).is_ok() && run(&ids(1, 30), 1).is_ok() && run(&[5], 1).is_ok());
+        assert!(run(&sample_ids(1, 24), 0).is_ok() && run(&sample_ids(1, 30), 1).is_ok() && run(&[5], 1).is_ok());
         let error = run(&[5], 0).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains("at most 24 tokens"), "{error}");
     }
 }
 
-fn rejection(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
-    let settings = Settings { cache_bytes, ..settings() };
-    generate(engine, &Trie::new(&programs(engine)), &prompts(), &settings, &DigitDetokenizer, &mut ()).err()
+fn cache_error(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
+    let settings = Settings { cache_bytes, ..sample_settings() };
+    generate(engine, &Trie::new(&programs(engine)), &sample_prompts(), &settings, &DigitDetokenizer, &mut ()).err()
 }
 
 fn short_ids(index: u32) -> Vec<u32> {
-    ids(index, 3 + index as usize % 5)
+    sample_ids(index, 3 + index as usize % 5)
 }

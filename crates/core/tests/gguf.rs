@@ -50,7 +50,7 @@ fn permute_rows(x: &Tensor, head_dim: usize) -> Tensor {
 }
 
 /// Returns the tensor's name in `gguf-py`.
-fn name(tensor: &str, olmo: bool) -> String {
+fn gguf_name(tensor: &str, olmo: bool) -> String {
     let Some((layer, part)) = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
         return match tensor {
             "model.embed_tokens.weight" => "token_embd.weight",
@@ -93,24 +93,24 @@ fn architecture_name(class: &str) -> &'static str {
 
 /// Writes a folder's backbone as a GGUF file. Matrices whose row length is a multiple of the block size are quantized
 /// to `dtype`. Also writes the resulting weights to a folder.
-fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
+fn write_gguf(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
     let arch = architecture_name(config.architecture.class);
     let mut rounded = HashMap::new();
     let mut written = Vec::new();
     for (tensor, values) in tensors(&from.join("model.safetensors")) {
         let values = values.to_dtype(DType::F32).unwrap();
-        let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
-        let values = if turned { permute_rows(&values, config.head_dim) } else { values };
+        let is_permuted = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
+        let values = if is_permuted { permute_rows(&values, config.head_dim) } else { values };
         let quantized = quantize(&values, dtype);
         let back = quantized.dequantize(&Device::Cpu).unwrap();
-        rounded.insert(tensor.clone(), if turned { unpermute_rows(&back, config.head_dim) } else { back });
-        written.push((name(&tensor, arch == "olmo2"), quantized));
+        rounded.insert(tensor.clone(), if is_permuted { unpermute_rows(&back, config.head_dim) } else { back });
+        written.push((gguf_name(&tensor, arch == "olmo2"), quantized));
     }
     if let Some(factors) = rope_factors(&config) {
         written.push(("rope_freqs.weight".to_owned(), QTensor::quantize(&factors, GgmlDType::F32).unwrap()));
     }
-    let mut entries = entries(&config, arch);
+    let mut entries = metadata_entries(&config, arch);
     entries.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
     let entries: Vec<(&str, &Value)> = entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
     let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, projection)| (name.as_str(), projection)).collect();
@@ -165,7 +165,7 @@ fn rope_factors(config: &Config) -> Option<Tensor> {
 }
 
 /// Returns the metadata entries for a file.
-fn entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
+fn metadata_entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
     let mut entries: Vec<(String, Value)> = [
         ("block_count", count_value(config.layers)),
         ("context_length", count_value(config.max_positions.unwrap())),
@@ -201,7 +201,7 @@ fn count_value(n: usize) -> Value {
     Value::U32(n as u32)
 }
 
-fn ids(name: &str) -> Vec<Vec<u32>> {
+fn read_ids(name: &str) -> Vec<Vec<u32>> {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
 }
@@ -211,20 +211,20 @@ fn gguf_of_each_architecture_matches_its_folder() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_0] {
             let temp = tempfile::tempdir().unwrap();
-            let file = write(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
+            let file = write_gguf(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
             let from_file = common::engines(&file);
             let from_folder = common::engines(&temp.path().join("rounded"));
             for (ours, theirs) in from_file.iter().zip(&from_folder) {
                 assert_eq!(
-                    logits(&**ours, &ids(name)),
-                    logits(&**theirs, &ids(name)),
+                    logits(&**ours, &read_ids(name)),
+                    logits(&**theirs, &read_ids(name)),
                     "{name} {dtype:?} {}",
                     ours.id().name
                 );
             }
             if dtype == GgmlDType::F32 && name != "qwen2" {
                 let expected = flat(&tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["logits"]);
-                let error = relative_error(&logits(&*from_file[0], &ids(name)), &expected);
+                let error = relative_error(&logits(&*from_file[0], &read_ids(name)), &expected);
                 assert!(error <= 1e-5, "{name}: {error:e}");
             }
         }
@@ -241,8 +241,8 @@ fn gguf_of_a_llama_with_biases_matches_its_folder() {
         fs::copy(plain.join(file), folder.join(file)).unwrap();
     }
     common::add_biases(&folder);
-    let file = write(&folder, temp.path(), GgmlDType::F32, &[]);
-    let ids = ids("llama-gqa");
+    let file = write_gguf(&folder, temp.path(), GgmlDType::F32, &[]);
+    let ids = read_ids("llama-gqa");
     let [from_file, from_folder, without] = [&file, &folder, &plain]
         .map(|path| common::engines(path).iter().map(|one| logits(&**one, &ids)).collect::<Vec<_>>());
     assert_eq!(from_file, from_folder);
@@ -256,21 +256,21 @@ fn rounding_on_load_matches_a_quantized_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let temp = tempfile::tempdir().unwrap();
         let from = fixture(&format!("arch/{name}"));
-        let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
+        let file = write_gguf(&from, temp.path(), GgmlDType::Q8_0, &[]);
         let folder = temp.path().join("rounded");
         // Combine the original weights with the written config. Like the GGUF file, this config has no sliding windows.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
-        let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
+        let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &read_ids(name));
         config.rounded = Some(WeightType::Q8_0);
         let rounded = common::engines_of(config.clone(), &folder);
         for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
-            let rounded_logits = logits(&**ours, &ids(name));
-            assert!(rounded_logits == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
+            let rounded_logits = logits(&**ours, &read_ids(name));
+            assert!(rounded_logits == logits(&**theirs, &read_ids(name)), "{name} {}", ours.id().name);
             assert!(rounded_logits != plain, "{name}: no weight was rounded");
         }
-        let by_need = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
-        assert!(logits(&by_need, &ids(name)) == logits(&*rounded[0], &ids(name)), "{name}");
+        let on_demand = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
+        assert!(logits(&on_demand, &read_ids(name)) == logits(&*rounded[0], &read_ids(name)), "{name}");
     }
 }
 
@@ -310,7 +310,7 @@ fn quantized_blocks_are_dequantized_as_in_candle() {
     let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
         let temp = tempfile::tempdir().unwrap();
-        let file = write(&real, temp.path(), dtype, &[]);
+        let file = write_gguf(&real, temp.path(), dtype, &[]);
         let [ours, theirs] =
             [&file, &temp.path().join("rounded")].map(|folder| logits(&*common::engines(folder)[0], &ids));
         assert_eq!(ours, theirs, "{dtype:?}");
@@ -321,18 +321,22 @@ fn quantized_blocks_are_dequantized_as_in_candle() {
 fn gguf_content_hash_covers_tensors_but_not_unused_metadata() {
     let [one, two, three] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
     let from = fixture("arch/qwen3");
-    let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));
-    let named =
-        content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
+    let plain = content_of_file(&write_gguf(&from, one.path(), GgmlDType::F32, &[]));
+    let named = content_of_file(&write_gguf(
+        &from,
+        two.path(),
+        GgmlDType::F32,
+        &[("general.name", Value::String("other".into()))],
+    ));
     assert_eq!(plain, named, "unused metadata must not change the content hash");
-    assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
+    assert_ne!(plain, content_of_file(&write_gguf(&from, three.path(), GgmlDType::F16, &[])));
     // Without quantization and permutation, the content hash equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
-    let turned = tempfile::tempdir().unwrap();
-    let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
+    let permuted_folder = tempfile::tempdir().unwrap();
+    let file = write_gguf(&fixture("arch/llama-gqa"), permuted_folder.path(), GgmlDType::F32, &[]);
     assert_ne!(
         content_of_file(&file),
-        content_of_file(&turned.path().join("rounded")),
+        content_of_file(&permuted_folder.path().join("rounded")),
         "permuted rows must change the content hash"
     );
 }
@@ -355,7 +359,7 @@ fn unsupported_gguf_entries_are_rejected_with_their_value() {
         ("general.architecture", Value::String("bert".into()), "bert"),
     ] {
         let temp = tempfile::tempdir().unwrap();
-        let path = write(&fixture("arch/qwen2"), temp.path(), GgmlDType::F32, &[(key, value)]);
+        let path = write_gguf(&fixture("arch/qwen2"), temp.path(), GgmlDType::F32, &[(key, value)]);
         let error = Config::read(&path).and_then(|config| ghostlab_core::model::check_weights(&config, &path));
         let error = error.unwrap_err();
         assert_eq!(error.exit_code(), 2);
@@ -369,7 +373,7 @@ fn unsupported_gguf_entries_are_rejected_with_their_value() {
 fn tokenizer_round_trips_through_gguf_metadata() {
     use ghostlab_core::corpus::to_gguf;
     let tokenizer_json = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
-    let mut lines = lines();
+    let mut lines = read_lines();
     lines.extend(
         ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
             .map(str::to_owned),
@@ -379,10 +383,10 @@ fn tokenizer_round_trips_through_gguf_metadata() {
     let qwen2 = llama3.replace(r"\p{N}{1,3}", r"\p{N}");
     for (pre, pre_tokenizer, ignore, nfc) in [
         ("gpt-2", byte_level(true), false, false),
-        ("smollm", sequence(&digits, true), false, false),
-        ("llama-bpe", sequence(&split_pattern(llama3), false), true, false),
-        ("dbrx", sequence(&split_pattern(llama3), false), false, false),
-        ("qwen2", sequence(&split_pattern(&qwen2), false), false, true),
+        ("smollm", pre_tokenizer_sequence(&digits, true), false, false),
+        ("llama-bpe", pre_tokenizer_sequence(&split_pattern(llama3), false), true, false),
+        ("dbrx", pre_tokenizer_sequence(&split_pattern(llama3), false), false, false),
+        ("qwen2", pre_tokenizer_sequence(&split_pattern(&qwen2), false), false, true),
     ] {
         let mut description = tokenizer_json.clone();
         description["pre_tokenizer"] = pre_tokenizer;
@@ -418,7 +422,7 @@ fn split_pattern(pattern: &str) -> serde_json::Value {
     serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-fn lines() -> Vec<String> {
+fn read_lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
     let folder = common::checkout().join("data/tiny/corpora");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|path| path.unwrap().path()).collect();
@@ -450,7 +454,7 @@ fn gguf_end_tokens_list_eos_first() {
                     .map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Value::U32(*id)))
                     .collect();
                 let more: Vec<(&str, Value)> = more.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-                let path = write(&fixture("arch/llama-gqa"), temp.path(), GgmlDType::F32, &more);
+                let path = write_gguf(&fixture("arch/llama-gqa"), temp.path(), GgmlDType::F32, &more);
                 gguf_config(&path).unwrap()["eos_token_id"].clone()
             },
             expected,
@@ -459,6 +463,6 @@ fn gguf_end_tokens_list_eos_first() {
     }
 }
 
-fn sequence(first: &serde_json::Value, regex: bool) -> serde_json::Value {
+fn pre_tokenizer_sequence(first: &serde_json::Value, regex: bool) -> serde_json::Value {
     serde_json::json!({"type": "Sequence", "pretokenizers": [first, byte_level(regex)]})
 }

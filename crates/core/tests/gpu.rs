@@ -49,7 +49,7 @@ fn to_f64(x: &Tensor) -> Tensor {
 
 /// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both operations get
 /// the same rounded inputs. `tolerances` lists the tolerance for each type.
-fn assert_agreement(
+fn assert_gpu_matches_f64(
     name: &str,
     shapes: &[&[usize]],
     tolerances: [f64; 3],
@@ -85,17 +85,17 @@ fn gpu_operations_match_f64_results_up_to_rounding() {
     // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
-        assert_agreement("norm", &[&[37, width], &[width]], once, |x, _| {
+        assert_gpu_matches_f64("norm", &[&[37, width], &[width]], once, |x, _| {
             ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5)
         });
     }
-    assert_agreement("rotary embedding", &[&[37, 3, 16], &[37, 8], &[37, 8]], once, |x, _| {
+    assert_gpu_matches_f64("rotary embedding", &[&[37, 3, 16], &[37, 8], &[37, 8]], once, |x, _| {
         ops::rotate(&x[0], &to_vector_dtype(&x[1])?, &to_vector_dtype(&x[2])?)
     });
-    assert_agreement("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
+    assert_gpu_matches_f64("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
     for cap in [None, Some(0.5)] {
         // The tolerances are larger because scores and attention weights are rounded too.
-        assert_agreement(
+        assert_gpu_matches_f64(
             "attention",
             &[&[2, 96, 6, 8], &[2, 40, 2, 8], &[2, 40, 2, 8]],
             [1e-6, 1e-2, 1e-3],
@@ -129,7 +129,7 @@ fn gpu_tensor_is_complete_when_read_by_another_thread() {
 /// Builds windows in which every token is predicted. They fit into one pass even with little memory. With several
 /// passes, the products would have other shapes and therefore round differently on a GPU (f16 log-probabilities differ
 /// by 2e-5).
-fn batch(vocab: usize) -> Batch {
+fn sample_batch(vocab: usize) -> Batch {
     let ids: Vec<Vec<u32>> = (0..10).map(|w| (0..97).map(|i| ((w * 7919 + i * 31) % vocab) as u32).collect()).collect();
     let mut batch = Batch::windows(ids.iter().map(Vec::as_slice));
     batch.targets = (0..batch.tokens()).map(|row| ScoredRow { row, token: (row % vocab) as u32 }).collect();
@@ -150,7 +150,7 @@ fn layers_loaded_on_demand_match_resident_layers() {
         let folder = fixture("arch").join(name);
         for dtype in FloatType::ALL {
             let resident = candle(&folder, device, dtype, None);
-            let batch = || batch(resident.config().vocab);
+            let batch = || sample_batch(resident.config().vocab);
             let expected = log_probabilities(&*resident, batch());
             let bounded = candle(&folder, device, dtype, Some(0));
             // Repeat, because a race between threads may not occur in every round.

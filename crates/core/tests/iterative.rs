@@ -2,7 +2,7 @@
 //! results are in `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use crate::beyond::world::{OPERATOR, SCORE, TINY, World};
+use crate::beyond::world::{OPERATOR_TOLERANCE, SCORE_TOLERANCE, TINY_BACKBONES, World};
 use crate::common::stories::recovery;
 use crate::common::{assert_close, fixture, json};
 use ghostlab_core::criterion::{self, DepthUnit, PruneSpec, Selection};
@@ -51,7 +51,7 @@ impl<'a> Variant<'a> {
             }
             _ => panic!("{name}"),
         };
-        let on_stream = name.contains(":scalar:").then(|| on_stream(world, name));
+        let on_stream = name.contains(":scalar:").then(|| read_stream_numbers(world, name));
         Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() }
     }
 
@@ -64,8 +64,12 @@ impl<'a> Variant<'a> {
     /// Returns the removed candidates in order, and their scores if the reference data contains them.
     fn removals(&self) -> Vec<(usize, Option<f64>)> {
         match self.numbers()["trail"].as_array() {
-            Some(trail) => trail.iter().map(|step| (candidate(&step["removed"]), step["score"].as_f64())).collect(),
-            None => self.expected["removed"].as_array().unwrap().iter().map(|one| (candidate(one), None)).collect(),
+            Some(trail) => {
+                trail.iter().map(|step| (parse_candidate(&step["removed"]), step["score"].as_f64())).collect()
+            }
+            None => {
+                self.expected["removed"].as_array().unwrap().iter().map(|one| (parse_candidate(one), None)).collect()
+            }
         }
     }
 
@@ -80,14 +84,14 @@ impl<'a> Variant<'a> {
 /// The reference implementation instead scales all weights before the cut. Because of the norms' ε, the two forms
 /// differ by up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in
 /// float64 and reproduces the numbers in the reference data.
-fn on_stream(world: &str, variant: &str) -> Value {
+fn read_stream_numbers(world: &str, variant: &str) -> Value {
     let numbers = json(&fixture("scalar_compensation.json"));
     assert!(numbers[world][variant].is_object(), "no numbers of {variant} on {world}");
     numbers[world][variant].clone()
 }
 
 /// Parses a layer number, or a sublayer such as `attn 3`.
-fn candidate(name: &Value) -> usize {
+fn parse_candidate(name: &Value) -> usize {
     let Some(text) = name.as_str() else { return name.as_u64().unwrap() as usize };
     let (kind, layer) = text.split_once(' ').unwrap();
     let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
@@ -95,7 +99,7 @@ fn candidate(name: &Value) -> usize {
 }
 
 /// Compares the removed candidates, their order and their scores. Returns the repaired program.
-fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Program {
+fn select_and_repair(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Program {
     let what = format!("{} {} {}", world.name, engine.id(), variant.name);
     let rule = criterion::build(variant.criterion, variant.options.as_object().unwrap()).unwrap();
     let layers = engine.config().layers;
@@ -109,7 +113,7 @@ fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Progra
     assert_eq!(order, expected.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), "{what}");
     for ((candidate, ours), (_, score)) in selection.scores.iter().zip(&expected) {
         if let Some(score) = score {
-            assert_close(&format!("{what}: {candidate}"), variant.score(*ours), *score, SCORE);
+            assert_close(&format!("{what}: {candidate}"), variant.score(*ours), *score, SCORE_TOLERANCE);
         }
     }
     let mut replayed = model();
@@ -125,7 +129,7 @@ fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Progra
         assert_eq!(trail.len(), repairs.len(), "{what}");
         for (solved, step) in repairs.iter().zip(trail) {
             let factor = solved.solution.repair.operator().unwrap().factor().unwrap().unwrap();
-            assert_close(&what, f64::from(factor), step["factor_mean"].as_f64().unwrap(), OPERATOR);
+            assert_close(&what, f64::from(factor), step["factor_mean"].as_f64().unwrap(), OPERATOR_TOLERANCE);
         }
     }
     for solved in repairs {
@@ -139,7 +143,8 @@ fn compare(world: &World) {
         let variants = world.variants_on(&*engine, &KINDS, 1);
         let variants: Vec<Variant<'_>> =
             variants.into_iter().map(|(name, expected)| Variant::parse(world.name, name, expected)).collect();
-        let programs: Vec<Program> = variants.iter().map(|variant| selected(world, &*engine, variant)).collect();
+        let programs: Vec<Program> =
+            variants.iter().map(|variant| select_and_repair(world, &*engine, variant)).collect();
         let expected: Vec<(&str, &Value)> = variants.iter().map(|variant| (variant.name, variant.numbers())).collect();
         world.compare_variants(&*engine, &expected, &programs);
     }
@@ -147,7 +152,7 @@ fn compare(world: &World) {
 
 #[test]
 fn iterative_removal_on_tiny_backbones_matches_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
+    TINY_BACKBONES.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]

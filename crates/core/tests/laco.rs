@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::beyond::world::{SCORE, World};
+use crate::beyond::world::{SCORE_TOLERANCE, World};
 use crate::common::stories::recovery;
 use ghostlab_core::calibrate::Similarities;
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
@@ -68,7 +68,7 @@ impl<'a> Variant<'a> {
         for (found, step) in cosines.iter().zip(trail) {
             let expected = step["cosine"].as_f64().unwrap();
             // The bound is absolute, because cosines near 0 are as inaccurate as those near 1.
-            assert!((found - expected).abs() < SCORE, "{what} at {}: {found} and {expected}", step["at"]);
+            assert!((found - expected).abs() < SCORE_TOLERANCE, "{what} at {}: {found} and {expected}", step["at"]);
         }
     }
 

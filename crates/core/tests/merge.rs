@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::beyond::world::{OPERATOR, TINY, World};
+use crate::beyond::world::{OPERATOR_TOLERANCE, TINY_BACKBONES, World};
 use crate::common::stories::{perplexities, recovery};
 use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, tensors};
 use ghostlab_core::calibrate::{self, HookPoint};
@@ -76,7 +76,7 @@ impl<'a> Variant<'a> {
                 &format!("{what}: {name}"),
                 &flat(&exported[&name]),
                 &self.expected["weights"][part],
-                OPERATOR,
+                OPERATOR_TOLERANCE,
             );
         }
         self.compare_norms(&what, &exported, &world.folder);
@@ -109,7 +109,7 @@ fn compare(world: &World) {
 
 #[test]
 fn merged_layers_of_tiny_backbones_match_the_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
+    TINY_BACKBONES.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::beyond::world::{OPERATOR, PERPLEXITY, SCORE, TINY, World};
+use crate::beyond::world::{OPERATOR_TOLERANCE, PERPLEXITY_TOLERANCE, SCORE_TOLERANCE, TINY_BACKBONES, World};
 use crate::common::stories::{perplexities, recovery};
 use crate::common::{
     assert_close, compare_matrix, engines_of_all_types, fixture, flat, json, no_trials, numbers, relative_error,
@@ -87,7 +87,7 @@ impl<'a> Setting<'a> {
         let bounds = numbers(&self.world.numbers["nbl_bounds"][variant.bound]);
         assert_eq!(selection.removed, variant.cut(), "{what}: {:?}", selection.scores);
         for &(candidate, bound) in &selection.scores {
-            assert_close(&what, bound, bounds[candidate / 2], SCORE);
+            assert_close(&what, bound, bounds[candidate / 2], SCORE_TOLERANCE);
         }
     }
 
@@ -126,14 +126,14 @@ impl<'a> Setting<'a> {
             let solution = method.solve(&self.boundary(span)).unwrap();
             let what = format!("{} {} {input} {}", self.world.name, self.engine.id(), span.start);
             let expected = &self.world.numbers["nbl_maps"][input][span.start];
-            for (part, values) in parts(solution.repair.operator().unwrap()) {
+            for (part, values) in operator_parts(solution.repair.operator().unwrap()) {
                 let expected = &expected[part];
                 let what = format!("{what} {part}");
-                compare_matrix(&what, &values, expected, OPERATOR);
+                compare_matrix(&what, &values, expected, OPERATOR_TOLERANCE);
                 let stored = format!("{}/nbl.{input}.{}.{part}", self.world.name, span.start);
                 if let Some(stored) = self.world.operators.get(&stored) {
                     let error = relative_error(&values, &flat(stored));
-                    assert!(error <= OPERATOR, "{what}: {error:e}");
+                    assert!(error <= OPERATOR_TOLERANCE, "{what}: {error:e}");
                 }
             }
         }
@@ -141,7 +141,7 @@ impl<'a> Setting<'a> {
 }
 
 /// Returns a map's `W` and `b` in the layout of the reference data, in which `W` multiplies column vectors.
-fn parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
+fn operator_parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
     let channels = operator.channels();
     let change = operator.change().unwrap();
     let transposed = (0..channels * channels).map(|at| change[at % channels * channels + at / channels]).collect();
@@ -173,7 +173,7 @@ fn compare(world: &World) {
 
 #[test]
 fn nbl_on_tiny_backbones_matches_the_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
+    TINY_BACKBONES.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
@@ -192,8 +192,13 @@ fn compare_mlps(world: &World, reference: &Value) {
             for span in spans(&*method, &DepthUnit::Mlp.candidates(engine.config().layers).into_iter().collect()) {
                 let solution = method.solve(&setting.boundary(span)).unwrap();
                 let expected = &reference["maps"][input][Sublayer::Mlp.index_in_model(span.start)];
-                for (part, values) in parts(solution.repair.operator().unwrap()) {
-                    compare_matrix(&format!("{what} {input} {span:?} {part}"), &values, &expected[part], OPERATOR);
+                for (part, values) in operator_parts(solution.repair.operator().unwrap()) {
+                    compare_matrix(
+                        &format!("{what} {input} {span:?} {part}"),
+                        &values,
+                        &expected[part],
+                        OPERATOR_TOLERANCE,
+                    );
                 }
             }
         }
@@ -208,13 +213,13 @@ fn compare_mlps(world: &World, reference: &Value) {
             assert_eq!(removed, numbers(&expected["replaced"]), "{what} {name}: {:?}", selection.scores);
             let bounds = numbers(&reference["bounds"][input]);
             for &(candidate, bound) in &selection.scores {
-                assert_close(&format!("{what} {name} {candidate}"), bound, bounds[candidate], SCORE);
+                assert_close(&format!("{what} {name} {candidate}"), bound, bounds[candidate], SCORE_TOLERANCE);
             }
             programs.push(setting.replace(&selection.removed, input));
         }
         let found = perplexities(&*engine, &programs, &world.evaluation);
         for ((name, expected), found) in variants.iter().zip(found) {
-            assert_close(&format!("{what} {name}"), found, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+            assert_close(&format!("{what} {name}"), found, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
         }
     }
 }
@@ -222,7 +227,7 @@ fn compare_mlps(world: &World, reference: &Value) {
 #[test]
 fn nbl_of_mlps_matches_the_reference() {
     let reference = json(&fixture("nbl_mlp.json"));
-    for world in TINY.into_iter().filter(|name| reference.get(name).is_some()).filter_map(World::read) {
+    for world in TINY_BACKBONES.into_iter().filter(|name| reference.get(name).is_some()).filter_map(World::read) {
         compare_mlps(&world, &reference[world.name]);
     }
 }

@@ -17,7 +17,7 @@ use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
 
 /// Returns pseudorandom windows for a fixture backbone.
-fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
+fn sample_windows(sequences: usize, length: usize, vocab: usize) -> Windows {
     let mut state = 12345u64;
     let mut ids = Vec::with_capacity(sequences * length);
     for _ in 0..sequences * length {
@@ -33,16 +33,16 @@ struct World {
     calibration: CalibrationResult,
 }
 
-fn world(name: &str, sequences: usize, length: usize) -> World {
+fn load_world(name: &str, sequences: usize, length: usize) -> World {
     let decoder = Decoder::load(&fixture(&format!("arch/{name}"))).unwrap();
-    let calibration = calibrated(&decoder, &windows(sequences, length, decoder.config().vocab));
+    let calibration = calibrated(&decoder, &sample_windows(sequences, length, decoder.config().vocab));
     World { decoder, calibration }
 }
 
 #[test]
 fn ghosted_has_the_smallest_residual_of_linear_maps() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
-        let world = world(name, 8, 64);
+        let world = load_world(name, 8, 64);
         for (start, end) in [(0, 1), (1, 3), (2, 4), (0, 3)] {
             let boundary = world.calibration.boundary(&world.decoder, start, end);
             let ghosted = residual(&boundary, "ghosted", json!({}));
@@ -66,7 +66,7 @@ fn ghosted_has_the_smallest_residual_of_linear_maps() {
 #[test]
 fn ghosted_solvers_agree_at_full_rank() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
-        let world = world(name, 8, 64);
+        let world = load_world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
         let [normal, svd] =
             ["normal", "svd"].map(|solver| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap());
@@ -80,7 +80,7 @@ fn ghosted_solvers_agree_at_full_rank() {
 
 #[test]
 fn rank_deficient_calibration_is_noted_and_repaired() {
-    let world = world("llama-gqa", 2, 16); // 32 tokens, 64 channels
+    let world = load_world("llama-gqa", 2, 16); // 32 tokens, 64 channels
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
     for (name, options) in [
         ("ghosted", json!({})),
@@ -112,9 +112,9 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 #[test]
 fn boundary_error_matches_a_run_of_the_repaired_backbone() {
     for name in ["llama-gqa", "olmo2"] {
-        let world = world(name, 4, 32);
+        let world = load_world(name, 4, 32);
         let boundary = world.calibration.boundary(&world.decoder, 2, 4);
-        let all = windows(4, 32, world.decoder.config().vocab);
+        let all = sample_windows(4, 32, world.decoder.config().vocab);
         let batch = Batch::windows(all.iter());
         for (method, options) in [
             ("none", json!({})),
@@ -142,7 +142,7 @@ fn boundary_error_matches_a_run_of_the_repaired_backbone() {
 
 #[test]
 fn cuts_at_both_ends_are_repaired_or_rejected_with_a_reason() {
-    let world = world("llama-gqa", 8, 64);
+    let world = load_world("llama-gqa", 8, 64);
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     for (start, end) in [(0, 2), (2, 4), (1, 4)] {
         let boundary = world.calibration.boundary(&world.decoder, start, end);
@@ -162,7 +162,7 @@ fn cuts_at_both_ends_are_repaired_or_rejected_with_a_reason() {
 
 #[test]
 fn residual_falls_with_rank_and_with_an_added_bias() {
-    let world = world("qwen3", 8, 64);
+    let world = load_world("qwen3", 8, 64);
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
     let ghosted = relative_residual("ghosted", json!({}), &boundary);
     assert!(relative_residual("affine", json!({}), &boundary) < ghosted);
@@ -178,9 +178,9 @@ fn relative_residual(name: &str, options: Value, boundary: &Boundary<'_>) -> f64
 
 #[test]
 fn sequential_repair_lowers_the_error_of_its_last_boundary() {
-    let world = world("llama-gqa", 8, 64);
+    let world = load_world("llama-gqa", 8, 64);
     let removed = [1, 3];
-    let batch = Batch::windows(windows(8, 64, world.decoder.config().vocab).iter());
+    let batch = Batch::windows(sample_windows(8, 64, world.decoder.config().vocab).iter());
     let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..512).unwrap();
     let [sequential, ghosted] = ["sequential", "ghosted"].map(|name| {
         let mut solutions: Vec<(usize, Solution)> = Vec::new();

@@ -145,14 +145,14 @@ fn leave_one_out_perplexities_match_the_reference() {
 }
 
 /// Adds the rows `x` and right-hand sides `y` to both solvers, in blocks of 500 rows.
-fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
+fn accumulate_systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
     let mut normal = NormalEquations::new(64);
-    let mut tall = StreamingQr::new(64);
+    let mut qr = StreamingQr::new(64);
     for (x, y) in x.chunks(64 * 500).zip(y.chunks(64 * 500)) {
         normal.add(x, y);
-        tall.add(x, y);
+        qr.add(x, y);
     }
-    (normal, tall)
+    (normal, qr)
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn least_squares_match_the_reference_in_f64() {
     let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
     let [pre, post, branch] = ["x_pre", "x_post", "mlp_out"].map(|name| flat(&matrices[name]));
     let delta: Vec<f64> = post.iter().zip(&pre).map(|(post, pre)| post - pre).collect();
-    let (normal, mut tall) = systems(&pre, &delta);
+    let (normal, mut qr) = accumulate_systems(&pre, &delta);
     // ReplaceMe maps the branch `A` to the target `Y = X_post − (X_pre − A)`.
     let target: Vec<f64> = delta.iter().zip(&branch).map(|(delta, branch)| delta + branch).collect();
-    let (normal_branch, mut tall_branch) = systems(&branch, &target);
+    let (normal_branch, mut qr_branch) = accumulate_systems(&branch, &target);
     for (what, ours, expected) in [
         ("normal equations", normal.solve(1e-6).unwrap(), "M_solve_f64"),
-        ("svd", tall.solve(1e-6).unwrap().solution, "M_svd_f64"),
+        ("svd", qr.solve(1e-6).unwrap().solution, "M_svd_f64"),
         ("ReplaceMe by normal equations", normal_branch.solve(0.0).unwrap(), "replaceme_ls_T_f64"),
-        ("ReplaceMe by svd", tall_branch.solve(1e-6).unwrap().solution, "replaceme_ls_T_f64"),
+        ("ReplaceMe by svd", qr_branch.solve(1e-6).unwrap().solution, "replaceme_ls_T_f64"),
     ] {
         let error = relative_error(&ours, &flat(&matrices[expected]));
         assert!(error <= 1e-6, "{what}: {error:e}");

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::beyond::world::{DAMAGE, DamageTolerances, SCORE, TINY, World, compare_damages};
+use crate::beyond::world::{
+    DAMAGE_TOLERANCE, DamageTolerances, SCORE_TOLERANCE, TINY_BACKBONES, World, compare_damages,
+};
 use crate::common::{assert_close, engines_of_all_types, no_trials, numbers};
 use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, WindowSubset};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric, Trials};
@@ -34,7 +36,7 @@ fn select(
 }
 
 /// Measures the similarity between the streams before and after each sublayer.
-fn similarities(world: &World, engine: &dyn Engine) -> Similarities {
+fn measure_similarities(world: &World, engine: &dyn Engine) -> Similarities {
     let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
     let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
     let request = PassRequest { pairs, ..PassRequest::default() };
@@ -45,18 +47,18 @@ fn similarities(world: &World, engine: &dyn Engine) -> Similarities {
 }
 
 /// Parses a sublayer such as `attn 3` or `mlp 3`.
-fn sublayer(name: &str) -> (usize, Sublayer) {
+fn parse_sublayer(name: &str) -> (usize, Sublayer) {
     let (kind, layer) = name.split_once(' ').unwrap();
     let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
     (layer.parse().unwrap(), kind)
 }
 
-fn cut(removed: &Value) -> Cut {
-    removed.as_array().unwrap().iter().map(|name| sublayer(name.as_str().unwrap())).collect()
+fn parse_cut(removed: &Value) -> Cut {
+    removed.as_array().unwrap().iter().map(|name| parse_sublayer(name.as_str().unwrap())).collect()
 }
 
 /// Parses the kind and depth in a variant name such as `half:attn:4`.
-fn depth(variant: &str) -> (DepthUnit, usize) {
+fn parse_depth(variant: &str) -> (DepthUnit, usize) {
     let [_, kind, depth] = variant.split(':').collect::<Vec<_>>()[..] else { panic!("{variant}") };
     let unit = match kind {
         "attn" => DepthUnit::Attention,
@@ -70,14 +72,14 @@ fn compare_cuts(world: &World) {
     for engine in world.engines() {
         let variants = world.variants_on(&*engine, &KINDS, 2);
         let layers = engine.config().layers;
-        let programs = variants.iter().map(|(_, variant)| Program::without(layers, &cut(&variant["removed"])));
+        let programs = variants.iter().map(|(_, variant)| Program::without(layers, &parse_cut(&variant["removed"])));
         world.compare_variants(&*engine, &variants, &programs.collect::<Vec<_>>());
     }
 }
 
 #[test]
 fn models_with_removed_sublayers_match_the_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| compare_cuts(&world));
+    TINY_BACKBONES.into_iter().filter_map(World::read).for_each(|world| compare_cuts(&world));
 }
 
 #[test]
@@ -89,16 +91,16 @@ fn real_backbone_with_removed_sublayers_matches_reference() {
 /// Compares one variant from which attention sublayers and MLPs are removed, including its damage, in every float type.
 #[test]
 fn sublayers_are_dropped_in_every_float_type() {
-    let Some(world) = World::read(TINY[0]) else { return };
+    let Some(world) = World::read(TINY_BACKBONES[0]) else { return };
     let (name, expected) = world.variants(&["half:joint:8"])[0];
     for engine in engines_of_all_types(&world.folder) {
         let what = format!("{} {name}", engine.id());
         let tolerance = Tolerance::for_dtype(engine.id().dtype);
         let dense = Program::dense(engine.config().layers);
-        let program = Program::without(engine.config().layers, &cut(&expected["removed"]));
+        let program = Program::without(engine.config().layers, &parse_cut(&expected["removed"]));
         let found = measure_damage(&*engine, &dense, &[program], &world.evaluation).unwrap().remove(0);
         assert_close(&what, found.losses.perplexity(), expected["ppl"].as_f64().unwrap(), tolerance.perplexity);
-        let damage = DamageTolerances::new(tolerance.activations.max(DAMAGE));
+        let damage = DamageTolerances::new(tolerance.activations.max(DAMAGE_TOLERANCE));
         compare_damages(&what, &found, WindowPart::All, expected, &damage);
     }
 }
@@ -106,14 +108,14 @@ fn sublayers_are_dropped_in_every_float_type() {
 fn compare_llm_drop(world: &World) {
     let expected = [&world.numbers["half_scores"]["attn"], &world.numbers["half_scores"]["mlp"]].map(numbers);
     for engine in world.engines() {
-        let similarities = similarities(world, &*engine);
+        let similarities = measure_similarities(world, &*engine);
         for (name, variant) in world.variants(&["half:"]) {
             let what = format!("{} {} {name}", world.name, engine.id());
             let rule = ("llm-drop", &json!({}));
-            let selection = select(world, &*engine, rule, depth(name), &similarities, &mut no_trials);
-            assert_eq!(selection.removed, cut(&variant["removed"]), "{what}: {:?}", selection.scores);
+            let selection = select(world, &*engine, rule, parse_depth(name), &similarities, &mut no_trials);
+            assert_eq!(selection.removed, parse_cut(&variant["removed"]), "{what}: {:?}", selection.scores);
             for &(candidate, score) in &selection.scores {
-                assert_close(&what, score, expected[candidate % 2][candidate / 2], SCORE);
+                assert_close(&what, score, expected[candidate % 2][candidate / 2], SCORE_TOLERANCE);
             }
         }
     }
@@ -121,7 +123,7 @@ fn compare_llm_drop(world: &World) {
 
 #[test]
 fn llm_drop_selection_matches_the_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| compare_llm_drop(&world));
+    TINY_BACKBONES.into_iter().filter_map(World::read).for_each(|world| compare_llm_drop(&world));
 }
 
 #[test]
@@ -138,7 +140,7 @@ struct GreedyTrials<'a> {
     steps: &'a [Value],
     /// Number of steps in which all candidates are measured. Later steps measure only the candidates named in
     /// the reference data, and assume that all others cost more.
-    complete: usize,
+    complete_steps: usize,
     /// Measured costs.
     costs: BTreeMap<Cut, f64>,
 }
@@ -147,9 +149,9 @@ impl GreedyTrials<'_> {
     /// Measures the trials of one step.
     fn measure(&mut self, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let step = trials[0].removed.len() - 1;
-        let named = ["removed", "next"].map(|key| sublayer(self.steps[step][key].as_str().unwrap()));
+        let named = ["removed", "next"].map(|key| parse_sublayer(self.steps[step][key].as_str().unwrap()));
         let mut measured = trials.to_vec();
-        if step >= self.complete {
+        if step >= self.complete_steps {
             measured.retain(|trial| named.iter().any(|&(layer, kind)| trial.removed.contains(layer, kind)));
         }
         let values = self.world.measure(self.engine, metric, &measured)?;
@@ -163,7 +165,7 @@ impl GreedyTrials<'_> {
         for (index, (step, (candidate, _))) in self.steps.iter().zip(&selection.scores).enumerate() {
             let what = format!("{what} step {index}");
             let best = step["removed"].as_str().unwrap();
-            let (layer, kind) = sublayer(best);
+            let (layer, kind) = parse_sublayer(best);
             assert_eq!(Sublayer::from_index(*candidate), (layer, kind), "{what}: {:?}", selection.scores);
             let mut expected = vec![(best, &step["cost"]), (step["next"].as_str().unwrap(), &step["next_cost"])];
             if let Some(all) = step["all"].as_object() {
@@ -171,7 +173,7 @@ impl GreedyTrials<'_> {
                 expected.extend(all.iter().map(|(name, cost)| (name.as_str(), cost)));
             }
             for (name, cost) in expected {
-                let (layer, kind) = sublayer(name);
+                let (layer, kind) = parse_sublayer(name);
                 let found = self.costs[&removed.with(layer, kind)];
                 assert_close(&format!("{what}: {name}"), found, cost.as_f64().unwrap(), tolerance);
             }
@@ -181,12 +183,12 @@ impl GreedyTrials<'_> {
     }
 }
 
-/// Compares a greedy criterion on the CPU engine with the reference data, where its steps are called `key`. Each step
-/// takes minutes on candle.
-fn compare_greedy_steps(world: &World, key: &str, complete: usize, rule: (&str, &Value), tolerance: f64) {
+/// Compares the steps of a greedy criterion with those under `key` in the reference data. Uses only the CPU engine,
+/// because each step takes minutes on candle.
+fn compare_greedy_steps(world: &World, key: &str, complete_steps: usize, rule: (&str, &Value), tolerance: f64) {
     let engine = Decoder::load(&world.folder).unwrap();
     let steps = world.numbers[key].as_array().unwrap();
-    let mut trials = GreedyTrials { world, engine: &engine, steps, complete, costs: BTreeMap::new() };
+    let mut trials = GreedyTrials { world, engine: &engine, steps, complete_steps, costs: BTreeMap::new() };
     let measure = &mut |metric: TrialMetric, tried: &[Trial]| trials.measure(metric, tried);
     let depth = (DepthUnit::Sublayers, steps.len());
     let selection = select(world, &engine, rule, depth, &Similarities::default(), measure);
@@ -195,25 +197,25 @@ fn compare_greedy_steps(world: &World, key: &str, complete: usize, rule: (&str, 
 
 #[test]
 fn block_pruner_removal_matches_the_reference() {
-    for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
+    for (name, complete_steps) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
         let Some(world) = World::read(name) else { return };
-        compare_greedy_steps(&world, "blockpruner", complete, ("block-pruner", &json!({})), SCORE);
+        compare_greedy_steps(&world, "blockpruner", complete_steps, ("block-pruner", &json!({})), SCORE_TOLERANCE);
     }
 }
 
 #[test]
 fn finercut_removal_matches_the_reference() {
     let Some(world) = World::read("tiny-llama") else { return };
-    compare_greedy_steps(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
-    compare_greedy_steps(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);
+    compare_greedy_steps(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE_TOLERANCE);
+    compare_greedy_steps(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE_TOLERANCE);
 }
 
 #[test]
 #[ignore = "slow: two greedy selections on the real backbone"]
 fn greedy_steps_on_the_real_backbone_match_the_reference() {
     let Some(world) = World::read("real") else { return };
-    compare_greedy_steps(&world, "blockpruner", 1, ("block-pruner", &json!({})), SCORE);
-    compare_greedy_steps(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
+    compare_greedy_steps(&world, "blockpruner", 1, ("block-pruner", &json!({})), SCORE_TOLERANCE);
+    compare_greedy_steps(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE_TOLERANCE);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 /// Prompt with its expected tokens, in the format that tools/golden_generation.py writes.
 #[derive(Deserialize)]
-struct Golden {
+struct ExpectedContinuation {
     prompt: Vec<u32>,
     new: Vec<u32>,
     margins: Vec<f64>,
@@ -49,7 +49,7 @@ fn greedy_tokens_match_transformers_at_every_batch_size() {
     common::python::run(&mut common::python::script(&python, "golden_generation.py", arguments));
     for (index, folder) in folders.iter().enumerate() {
         let text = std::fs::read(out.path().join(format!("{index}.json"))).unwrap();
-        let golden: Vec<Golden> = serde_json::from_slice(&text).unwrap();
+        let golden: Vec<ExpectedContinuation> = serde_json::from_slice(&text).unwrap();
         let prompts: Vec<Prompt> = golden
             .iter()
             .enumerate()
@@ -65,12 +65,12 @@ fn greedy_tokens_match_transformers_at_every_batch_size() {
             for (index, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
                 // The continuations may diverge after a tie.
                 let tie = golden.margins.iter().position(|margin| *margin < TIE_TOLERANCE);
-                let sure = tie.unwrap_or(NEW_TOKENS);
+                let compared_len = tie.unwrap_or(NEW_TOKENS);
                 ties += usize::from(tie.is_some());
-                tokens += sure;
+                tokens += compared_len;
                 assert_eq!(
-                    ours[0].ids[..sure],
-                    golden.new[..sure],
+                    ours[0].ids[..compared_len],
+                    golden.new[..compared_len],
                     "{}, prompt {index}, batch {batch}",
                     folder.display()
                 );

@@ -5,7 +5,7 @@ use crate::common::{engines, fixture};
 use ghostlab_core::model::{Batch, CPU, Operator, Program, ScoredRow, Step, Sublayer, Trie};
 
 /// Returns an operator that is neither the identity nor symmetric.
-fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
+fn sample_operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
     Operator::dense(
         channels,
         (0..channels * channels)
@@ -20,13 +20,13 @@ fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
 
 /// Returns the dense program, and programs that are cut in the middle, at the start, at the end and in two places, each
 /// with and without an operator.
-fn programs(layers: usize, channels: usize) -> Vec<Program> {
+fn sample_programs(layers: usize, channels: usize) -> Vec<Program> {
     let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
     let mut programs = vec![Program::dense(layers)];
     for removed in [&[1, 2][..], &[2], &[0], &[3], &[0, 2]] {
         programs.push(Program::pruned(layers, removed, |_| None));
         programs.push(Program::pruned(layers, removed, |_| Some(diagonal.clone())));
-        programs.push(Program::pruned(layers, removed, |start| Some(operator(channels, start))));
+        programs.push(Program::pruned(layers, removed, |start| Some(sample_operator(channels, start))));
     }
     programs
 }
@@ -37,7 +37,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
         let engines = engines(&fixture(&format!("arch/{name}")));
         let layers = engines[0].config().layers;
         let channels = engines[0].config().hidden;
-        let mut programs = programs(layers, channels);
+        let mut programs = sample_programs(layers, channels);
         let edit = Operator::diagonal(vec![1.1; channels]).unwrap();
         let mut edited = Program::dense(layers);
         let last = edited.0.iter_mut().find(|step| **step == Step::Mlp(layers - 1)).unwrap();
@@ -72,7 +72,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
 fn variants_run_together_match_separate_runs() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
-        let programs = programs(engines[0].config().layers, engines[0].config().hidden);
+        let programs = sample_programs(engines[0].config().layers, engines[0].config().hidden);
         let ids: Vec<u32> = (0..230).map(|i| (i * 31 % 317) as u32).collect();
         let batch = Batch::windows([&ids[..100], &ids[100..101], &ids[101..]]);
         for engine in engines {

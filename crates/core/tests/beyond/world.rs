@@ -16,14 +16,14 @@ use ghostlab_core::evaluate::perplexity::Losses;
 use ghostlab_core::model::{CPU, Engine, Program, deploy, fold_scalar_factors};
 use serde_json::Value;
 
-/// Relative tolerance for perplexities.
-pub(crate) const PERPLEXITY: f64 = 2e-6;
+/// Relative tolerance for perplexity.
+pub(crate) const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 /// Relative tolerance for scores.
-pub(crate) const SCORE: f64 = 1e-6;
+pub(crate) const SCORE_TOLERANCE: f64 = 1e-6;
 /// Relative tolerance for operators and merged matrices (in the Frobenius norm), and for their norms.
-pub(crate) const OPERATOR: f64 = 1e-5;
+pub(crate) const OPERATOR_TOLERANCE: f64 = 1e-5;
 /// Relative tolerance for damage metrics and divergences.
-pub(crate) const DAMAGE: f64 = 1e-5;
+pub(crate) const DAMAGE_TOLERANCE: f64 = 1e-5;
 
 /// Backbone and variant in which the two most likely tokens of one prediction have logits that differ by 2e-6, which is
 /// less than the rounding error of f32.
@@ -35,7 +35,7 @@ const TIED_VARIANT: (&str, &str) = ("real", "half:mlp:2");
 const CANCELLING_VARIANTS: [&str; 3] = ["half:attn:11", "nbl:normed:stream:8", "nbl:stream:stream:8"];
 
 /// Names of the bundled backbones in the reference data. The first one has variants of all kinds.
-pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
+pub(crate) const TINY_BACKBONES: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
 /// Backbone in the reference data, with its texts and expected numbers.
 pub(crate) struct World {
@@ -55,9 +55,9 @@ impl World {
         let settings = json(&reference.join("settings.json"));
         let worlds = settings["worlds"].as_array().unwrap();
         let settings = worlds.iter().find(|world| world["name"] == name).unwrap();
-        let folder = input(&settings["backbone"])?;
+        let folder = resolve_input(&settings["backbone"])?;
         let [calibration_text, evaluation_text] =
-            ["calibration", "evaluation"].map(|part| input(&settings[part]["path"]));
+            ["calibration", "evaluation"].map(|part| resolve_input(&settings[part]["path"]));
         let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
         let rows = read_rows(calibration_text?, None).unwrap();
         let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(&settings["calibration"], key));
@@ -96,13 +96,13 @@ impl World {
 
     /// Returns the variants of the given kinds that are compared on an engine. Engines other than the CPU engine are
     /// several times slower. On the first bundled backbone, they run the last variant of each kind. On other backbones,
-    /// they run the last variant of each of the first `few` kinds.
-    pub(crate) fn variants_on(&self, engine: &dyn Engine, kinds: &[&str], few: usize) -> Vec<(&str, &Value)> {
+    /// they run the last variant of each of the first `max_kinds` kinds.
+    pub(crate) fn variants_on(&self, engine: &dyn Engine, kinds: &[&str], max_kinds: usize) -> Vec<(&str, &Value)> {
         if engine.id().name == CPU.name {
             return self.variants(kinds);
         }
-        let few = if self.name == TINY[0] { kinds.len() } else { few };
-        kinds.iter().filter_map(|kind| self.variants(&[*kind]).last().copied()).take(few).collect()
+        let max_kinds = if self.name == TINY_BACKBONES[0] { kinds.len() } else { max_kinds };
+        kinds.iter().filter_map(|kind| self.variants(&[*kind]).last().copied()).take(max_kinds).collect()
     }
 
     /// Measures trials on the calibration windows.
@@ -138,18 +138,24 @@ impl World {
         self.compare_dense(engine, &damages[0]);
         for ((&(name, expected), program), ours) in variants.iter().zip(programs).zip(&damages[1..]) {
             let what = format!("{} on {}: {name}", self.name, engine.id());
-            assert_close(&what, ours.losses.perplexity(), expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+            assert_close(&what, ours.losses.perplexity(), expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
             let predictions = self.evaluation.count() * (self.evaluation.length - 1);
             let tolerances = DamageTolerances {
                 ties: if (self.name, name) == TIED_VARIANT { 1.0 / predictions as f64 } else { 0.0 },
                 cancels: self.name == "real" && CANCELLING_VARIANTS.contains(&name),
-                ..DamageTolerances::new(DAMAGE)
+                ..DamageTolerances::new(DAMAGE_TOLERANCE)
             };
             compare_damages(&what, ours, WindowPart::All, expected, &tolerances);
             // The reference data has these metrics for two variants per backbone.
             if expected["second_half"].is_object() {
                 let second_half = &expected["second_half"];
-                compare_damages(&what, ours, WindowPart::SecondHalf, second_half, &DamageTolerances::new(DAMAGE));
+                compare_damages(
+                    &what,
+                    ours,
+                    WindowPart::SecondHalf,
+                    second_half,
+                    &DamageTolerances::new(DAMAGE_TOLERANCE),
+                );
             }
             compare_size(&what, engine, program, expected);
         }
@@ -159,7 +165,12 @@ impl World {
     /// Checks the perplexity of the dense model, and that the model has no damage relative to itself.
     fn compare_dense(&self, engine: &dyn Engine, ours: &Damages) {
         let what = format!("{} on {}: dense", self.name, engine.id());
-        assert_close(&what, ours.losses.perplexity(), self.numbers["dense"]["ppl"].as_f64().unwrap(), PERPLEXITY);
+        assert_close(
+            &what,
+            ours.losses.perplexity(),
+            self.numbers["dense"]["ppl"].as_f64().unwrap(),
+            PERPLEXITY_TOLERANCE,
+        );
         for part in [WindowPart::All, WindowPart::SecondHalf] {
             for ((damage, _), expected) in MEASURES.into_iter().zip([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]) {
                 assert_eq!(ours.measure(damage, part).unwrap().value, expected, "{what}: {damage:?}");
@@ -211,8 +222,8 @@ pub(crate) fn compare_damages(
             Damage::SameTop => relative * number + ties,
             _ => relative * number.abs(),
         };
-        let off = (found - number).abs();
-        assert!(off <= allowed, "{what}: {key}, {part:?}: ours {found}, expected {number}, {off:e} > {allowed:e}");
+        let error = (found - number).abs();
+        assert!(error <= allowed, "{what}: {key}, {part:?}: ours {found}, expected {number}, {error:e} > {allowed:e}");
     }
 }
 
@@ -228,7 +239,7 @@ fn compare_size(what: &str, engine: &dyn Engine, program: &Program, expected: &V
 
 /// Resolves a path from the settings, which is relative to the checkout or to the shared folder. Returns `None` if the
 /// shared folder is missing.
-fn input(path: &Value) -> Option<PathBuf> {
+fn resolve_input(path: &Value) -> Option<PathBuf> {
     let path = path.as_str().unwrap();
     match path.split_once("/main/") {
         Some((_, path)) => Some(checkout().join(path)),

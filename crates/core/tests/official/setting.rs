@@ -40,7 +40,7 @@ fn ids_hash(windows: &Windows) -> String {
     sha256::of_bytes(windows.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-fn rule(value: &Value) -> WindowRule {
+fn parse_rule(value: &Value) -> WindowRule {
     text(value, "rule").parse().unwrap()
 }
 
@@ -48,7 +48,7 @@ fn rule(value: &Value) -> WindowRule {
 pub(crate) fn checked_calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
-    let windows = calibration_windows(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
+    let windows = calibration_windows(parse_rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
     if let Some(starts) = expected["starts"].as_array() {
         let starts: Vec<usize> = starts.iter().map(|start| start.as_u64().unwrap() as usize).collect();
         let ours: Vec<usize> = windows.starts.iter().map(|start| start.token).collect();
@@ -61,7 +61,7 @@ pub(crate) fn checked_calibration_windows(tokenizer: &Tokenizer, expected: &Valu
 /// Returns the evaluation windows for a text, and checks that their number and ids match the reference data.
 pub(crate) fn checked_evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
-    let rule = rule(expected);
+    let rule = parse_rule(expected);
     let length = count(expected, "length");
     let all = evaluation_windows(rule, &rows, tokenizer, length, None).unwrap();
     assert_eq!(all.count(), count(expected, "all_windows"), "windows of {}", expected["file"]);

@@ -6,7 +6,7 @@ use super::*;
 fn folded_map_matches_applied_map() {
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
     for name in ["llama-gqa", "qwen3", "olmo2"] {
-        let world = world(name, 8, 64);
+        let world = load_world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 2, 3);
         let ends_in_norm = world.decoder.config().ends_in_norm(Sublayer::Mlp);
         for (method, options) in [("replaceme-ls", json!({})), ("prune-and-comp", json!({}))] {
@@ -51,7 +51,7 @@ fn uniform_scale_before_a_norm_does_not_change_output() {
     );
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors must change the output");
     // The norms would cancel the original method's factor, so the solution keeps it as a step and adds a note.
-    let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
+    let calibration = calibrated(&decoder, &sample_windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
     assert!(matches!(solution.repair, Repair::Stream(_)) && solution.notes[0].contains("norm"), "{:?}", solution.notes);
@@ -71,7 +71,7 @@ fn scalar_prune_and_comp_scales_only_earlier_layers() {
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     std::fs::copy(fixture("arch/llama-gqa/model.safetensors"), folder.path().join("model.safetensors")).unwrap();
     let decoder = Decoder::load(folder.path()).unwrap();
-    let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
+    let calibration = calibrated(&decoder, &sample_windows(8, 64, decoder.config().vocab));
     let world = World { decoder, calibration };
     let boundary = world.calibration.boundary(&world.decoder, 2, 3);
     let solution =
@@ -125,17 +125,17 @@ fn maps_agree_across_engines_and_biased_maps_do_not_fold() {
         let branches = [((1, Sublayer::Mlp), operator.clone())].into();
         let on_branch = Program::repaired(4, &Cut::layers([2]), &Repairs { branches, ..Repairs::default() });
         let trie = Trie::new(&[on_stream, on_branch, Program::pruned(4, &[2], |_| None)]);
-        let [own_values, candle] = [0, 1].map(|index| -> Vec<Vec<f64>> {
+        let [cpu_values, candle_values] = [0, 1].map(|index| -> Vec<Vec<f64>> {
             let outputs = engines[index].run(&trie, &batch, &mut ()).unwrap();
             let values = outputs.into_iter().flatten();
             values.map(|predictions| predictions.iter().map(|p| f64::from(p.log_probability)).collect()).collect()
         });
-        for (own_values, candle) in own_values.iter().zip(&candle) {
-            assert!(relative_error(own_values, candle) <= 1e-5);
+        for (cpu_values, candle_values) in cpu_values.iter().zip(&candle_values) {
+            assert!(relative_error(cpu_values, candle_values) <= 1e-5);
         }
         assert!(
-            relative_error(&own_values[0], &own_values[2]) > 1e-3
-                && relative_error(&own_values[1], &own_values[2]) > 1e-3
+            relative_error(&cpu_values[0], &cpu_values[2]) > 1e-3
+                && relative_error(&cpu_values[1], &cpu_values[2]) > 1e-3
         );
     }
     let decoder = Decoder::load(&folder).unwrap();
@@ -148,7 +148,7 @@ fn maps_agree_across_engines_and_biased_maps_do_not_fold() {
 
 #[test]
 fn shuffled_replaceme_depends_only_on_its_seed() {
-    let world = world("llama-gqa", 4, 32);
+    let world = load_world("llama-gqa", 4, 32);
     let boundary = world.calibration.boundary(&world.decoder, 2, 3);
     let first = replaceme_map(&boundary, json!({"batch": 50}));
     assert_eq!(first, replaceme_map(&boundary, json!({"batch": 50})));
