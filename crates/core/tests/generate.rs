@@ -408,7 +408,7 @@ fn batched_chunks_match_separate_chunks() {
 /// prompt of 10 tokens stays within the original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and
 /// longer ones start beyond it.
 #[test]
-fn longrope_answer_beyond_the_context_is_recomputed() {
+fn longrope_answer_is_recomputed_past_the_original_context() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     let expected: [(usize, [u32; 12]); 6] = [
         (10, [186, 372, 51, 506, 378, 300, 363, 53, 448, 437, 371, 171]),

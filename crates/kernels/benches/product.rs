@@ -32,11 +32,11 @@ fn main() {
         "inner", "outer", "f32", "bf16", "bf16 amx", "bf16x3", "bf16x6"
     );
     for (inner, outer) in SHAPES {
-        let mut rates = vec![rate::<F32>(threads, inner, outer), rate::<Bf16>(threads, inner, outer)];
+        let mut rates = vec![measure_rate::<F32>(threads, inner, outer), measure_rate::<Bf16>(threads, inner, outer)];
         if status() == AmxStatus::Ready {
-            rates.push(rate::<Bf16Amx>(threads, inner, outer));
-            rates.push(rate::<Bf16Split<2>>(threads, inner, outer));
-            rates.push(rate::<Bf16Split<3>>(threads, inner, outer));
+            rates.push(measure_rate::<Bf16Amx>(threads, inner, outer));
+            rates.push(measure_rate::<Bf16Split<2>>(threads, inner, outer));
+            rates.push(measure_rate::<Bf16Split<3>>(threads, inner, outer));
         }
         let rates: String = rates.iter().map(|rate| format!(" {rate:>9.1}")).collect();
         println!("{inner:>8} {outer:>8}{rates}");
@@ -44,14 +44,14 @@ fn main() {
 }
 
 /// Measures the throughput of one shape in GFLOP/s per thread.
-fn rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
+fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = random_panels::<K>(inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
     let mut out = vec![0.0; threads * BLOCK_ROWS * outer];
     let mut fastest = Duration::MAX;
-    let begun = Instant::now();
+    let benchmark_started = Instant::now();
     for repetition in 0.. {
-        if repetition >= REPETITIONS && begun.elapsed() >= MIN_TIME {
+        if repetition >= REPETITIONS && benchmark_started.elapsed() >= MIN_TIME {
             break;
         }
         let started = Instant::now();

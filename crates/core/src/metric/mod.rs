@@ -202,7 +202,10 @@ impl Metric {
         entries_with_members.find_map(|entry| Some(entry.metric_for(entry.member(id)?))).ok_or_else(|| {
             let known = Self::known_ids();
             Error::bad_input(format!("unknown metric `{id}`"))
-                .expected(format!("one of {}, or `ppl_` followed by the name of a text", known.join(", ")))
+                .expected(format!(
+                    "one of {}, or a metric of a text or task, such as `ppl_c4` or `flips_copa`",
+                    known.join(", ")
+                ))
                 .found(format!("`{id}`"))
                 .suggest(id, known.iter().map(String::as_str))
         })

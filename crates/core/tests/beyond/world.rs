@@ -16,7 +16,7 @@ use ghostlab_core::evaluate::perplexity::Losses;
 use ghostlab_core::model::{CPU, Engine, Program, deploy, fold_scalar_factors};
 use serde_json::Value;
 
-/// Relative tolerance for perplexity.
+/// Relative tolerance for perplexities.
 pub(crate) const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 /// Relative tolerance for scores.
 pub(crate) const SCORE_TOLERANCE: f64 = 1e-6;

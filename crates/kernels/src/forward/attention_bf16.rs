@@ -75,21 +75,21 @@ struct SeenKeys<'a> {
     first_end: usize,
     /// Number of keys by which this range grows with each subsequent row: 0 for a prefix, 1 for the block's own
     /// segment.
-    more: usize,
+    growth: usize,
     /// Index of the first visible panel.
-    from: usize,
+    first_panel: usize,
     /// First score column of these keys.
     column: usize,
 }
 
 impl SeenKeys<'_> {
     fn end(&self, row: usize) -> usize {
-        self.first_end + self.more * (row - self.rows.start)
+        self.first_end + self.growth * (row - self.rows.start)
     }
 
     /// Returns the number of score columns for rows up to `last`, rounded up to full panels.
     fn width(&self, last: usize) -> usize {
-        (self.end(last).div_ceil(LANES) - self.from) * LANES
+        (self.end(last).div_ceil(LANES) - self.first_panel) * LANES
     }
 
     fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
@@ -98,11 +98,11 @@ impl SeenKeys<'_> {
         self.rows.clone().step_by(height).map(move |top| top..end.min(top + height))
     }
 
-    /// Multiplies queries by keys.
+    /// Multiplies queries by keys and stores the products in `scores`. The first `depth` words of each query contain two
+    /// bf16 values each.
     ///
     /// # Shapes
-    /// The first `depth` words of each row of `queries [rows, row_words]` contain two bf16 values each. The result is
-    /// `scores [rows, stride]`.
+    /// `queries [rows, row_words]`, `scores [rows, stride]`.
     fn score(
         &self,
         head: usize,
@@ -110,7 +110,7 @@ impl SeenKeys<'_> {
         depth: usize,
         (scores, stride): (&mut [f32], usize),
     ) {
-        let keys = &self.packed[head].keys[self.from * depth * LANES..];
+        let keys = &self.packed[head].keys[self.first_panel * depth * LANES..];
         for rows in self.tiles() {
             let words = &queries[rows.start * row_words..rows.end * row_words];
             let queries = RowWords { words, row_words, count: rows.len() };
@@ -121,18 +121,20 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to `out [rows,
-    /// wide]`, or adds it to `out` if `adds` is set.
+    /// Multiplies the softmax numerators by the values. Stores the result in `out`, or adds it to `out` if `adds` is set.
+    ///
+    /// # Shapes
+    /// `scores [rows, stride]`, `out [rows, padded_dim]`.
     fn sum(
         &self,
         head: usize,
         (scores, stride): (&[f32], usize),
-        (out, wide): (&mut [f32], usize),
+        (out, padded_dim): (&mut [f32], usize),
         adds: bool,
         words: &mut Vec<u32>,
     ) {
         let values = &self.packed[head].values;
-        let lines = values.len() / LANES / (wide / LANES);
+        let lines = values.len() / LANES / (padded_dim / LANES);
         for rows in self.tiles() {
             let width = self.width(rows.end - 1);
             words.clear();
@@ -143,12 +145,12 @@ impl SeenKeys<'_> {
             });
             let numerators = RowWords { words, row_words: self.kernels.row_words(width), count: rows.len() };
             let values = PairPanels {
-                words: &values[self.from * LANES / 2 * LANES..],
+                words: &values[self.first_panel * LANES / 2 * LANES..],
                 stride: lines * LANES,
                 lines: width / 2,
-                count: wide / LANES,
+                count: padded_dim / LANES,
             };
-            self.kernels.multiply(&numerators, &values, (&mut out[rows.start * wide..], wide), adds);
+            self.kernels.multiply(&numerators, &values, (&mut out[rows.start * padded_dim..], padded_dim), adds);
         }
     }
 }
@@ -220,34 +222,36 @@ impl<'a> PackedBatch<'a> {
         let QueryBlock { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
         let seen = self.seen_keys(first..first + rows, &starts);
-        let stride = seen.iter().map(|run| run.column + run.width(run.rows.end - 1)).max().unwrap_or_default();
+        let stride = seen.iter().map(|keys| keys.column + keys.width(keys.rows.end - 1)).max().unwrap_or_default();
         let mask = BlockMask { seen: &seen, starts: &starts, first, cap: params.cap };
         let depth = head_dim.div_ceil(2);
-        let wide = head_dim.next_multiple_of(LANES);
+        let padded_dim = head_dim.next_multiple_of(LANES);
         let mut scores = take_scratch(rows * stride);
-        let mut sums = take_scratch(rows * wide);
+        let mut sums = take_scratch(rows * padded_dim);
         let row_words = kernels.row_words(head_dim);
         let mut queries = Vec::with_capacity(rows * row_words);
         let mut words = Vec::new();
-        let mut parts = [0.0; QUERY_ROWS];
+        let mut row_sums = [0.0; QUERY_ROWS];
         for head in 0..params.query_heads {
             let kv_head = head * params.kv_heads / params.query_heads;
             self.push_queries(head, first..first + rows, &mut queries);
             let started = profile::start_timer();
-            seen.iter().for_each(|run| run.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
+            seen.iter().for_each(|keys| keys.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop_timer(started, 1);
-            for run in seen.iter().filter(|run| run.more > 0) {
-                mask.replace_by_numerators(run, (&mut scores, stride), &mut parts);
+            for keys in seen.iter().filter(|keys| keys.growth > 0) {
+                mask.replace_by_numerators(keys, (&mut scores, stride), &mut row_sums);
             }
             let started = profile::start_timer();
-            for (index, run) in seen.iter().enumerate() {
+            for (index, keys) in seen.iter().enumerate() {
                 let adds = index > 0 && mask.prefix().is_some();
-                run.sum(kv_head, (&scores, stride), (&mut sums, wide), adds, &mut words);
+                keys.sum(kv_head, (&scores, stride), (&mut sums, padded_dim), adds, &mut words);
             }
             profile::stop_timer(started, 1);
             simd::in_widest!({
-                for ((row, sums), part) in out.chunks_exact_mut(q_width).zip(sums.chunks_exact(wide)).zip(parts) {
-                    let scale = 1.0 / part;
+                for ((row, sums), row_sum) in
+                    out.chunks_exact_mut(q_width).zip(sums.chunks_exact(padded_dim)).zip(row_sums)
+                {
+                    let scale = 1.0 / row_sum;
                     let row = &mut row[head * head_dim..(head + 1) * head_dim];
                     row.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
                 }
@@ -263,12 +267,20 @@ impl<'a> PackedBatch<'a> {
         let segment = segments.rows.partition_point(|segment| segment.end <= first);
         let mut seen = Vec::new();
         if let Some(parent) = segments.parents[segment] {
-            let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
+            let first_panel = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
             let first_end = segments.rows[parent].len();
             // Skip a prefix outside the window.
-            if from * LANES < first_end {
+            if first_panel * LANES < first_end {
                 let packed = self.packed_segments(parent);
-                seen.push(SeenKeys { kernels, packed, rows: 0..block.len(), first_end, more: 0, from, column: 0 });
+                seen.push(SeenKeys {
+                    kernels,
+                    packed,
+                    rows: 0..block.len(),
+                    first_end,
+                    growth: 0,
+                    first_panel,
+                    column: 0,
+                });
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
@@ -276,15 +288,15 @@ impl<'a> PackedBatch<'a> {
         let overlapping = later.take_while(|(_, rows_of_segment)| rows_of_segment.start < block.end);
         for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
             let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(block.end) - first;
-            let from = (starts[rows.start].segment_start - rows_of_segment.start) / LANES;
+            let first_panel = (starts[rows.start].segment_start - rows_of_segment.start) / LANES;
             let first_end = first + rows.start + 1 - rows_of_segment.start;
             seen.push(SeenKeys {
                 kernels,
                 packed: self.packed_segments(segment),
                 rows,
                 first_end,
-                more: 1,
-                from,
+                growth: 1,
+                first_panel,
                 column,
             });
         }
@@ -325,40 +337,41 @@ struct BlockMask<'a> {
 impl BlockMask<'_> {
     /// Returns the keys of the prefix, if the block attends to any.
     fn prefix(&self) -> Option<&SeenKeys<'_>> {
-        self.seen.first().filter(|run| run.more == 0)
+        self.seen.first().filter(|keys| keys.growth == 0)
     }
 
-    /// Replaces the scores of a segment's rows with softmax numerators, and writes the sum of each row to `parts`.
+    /// Replaces the scores of a segment's rows with softmax numerators, and writes the sum of each row to `row_sums`.
     ///
     /// # Shapes
     /// `scores [rows, stride]`.
     #[inline]
     fn replace_by_numerators(
         &self,
-        run: &SeenKeys<'_>,
+        keys: &SeenKeys<'_>,
         (scores, stride): (&mut [f32], usize),
-        parts: &mut [f32; QUERY_ROWS],
+        row_sums: &mut [f32; QUERY_ROWS],
     ) {
         let Self { starts, first, cap, .. } = *self;
         let prefix = self.prefix();
-        let column = run.column;
+        let column = keys.column;
         simd::in_widest!({
-            for row in run.rows.clone() {
+            for row in keys.rows.clone() {
                 let scores = &mut scores[row * stride..(row + 1) * stride];
-                let end = column + run.end(row) - run.from * LANES;
+                let end = column + keys.end(row) - keys.first_panel * LANES;
                 let (visible, masked) = scores.split_at_mut(end);
                 if let Some(cap) = cap {
                     simd::soft_cap(visible, cap);
                 }
                 if let Some(prefix) = prefix {
-                    let [start, end] = [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.from * LANES);
+                    let [start, end] =
+                        [starts[row].prefix, prefix.end(row)].map(|key| key - prefix.first_panel * LANES);
                     visible[..start].fill(f32::NEG_INFINITY);
                     visible[end..column].fill(f32::NEG_INFINITY);
                 }
                 let count = first + row + 1 - starts[row].segment_start; // visible keys of the query's own segment
-                let hidden = run.end(row) - count - run.from * LANES;
+                let hidden = keys.end(row) - count - keys.first_panel * LANES;
                 visible[column..column + hidden].fill(f32::NEG_INFINITY);
-                parts[row] = simd::softmax_numerators(visible);
+                row_sums[row] = simd::softmax_numerators(visible);
                 masked.fill(0.0);
             }
         });

@@ -47,6 +47,7 @@ impl Adam {
         (&self.first_moment, &self.second_moment)
     }
 
+    /// Applies one optimizer step to `parameters`. `gradient` has one element per parameter.
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
         self.steps += 1;
         let (b1, b2) = Self::BETAS;

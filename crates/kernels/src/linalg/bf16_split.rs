@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn three_parts_are_exact_and_two_keep_sixteen_bits() {
+    fn three_bf16_parts_are_exact_and_two_keep_sixteen_bits() {
         let numbers = (0..10_000).map(|i| noise(i) * 1e3).chain([0.0, -1.0, 1e30, -1e-30, std::f32::consts::PI]);
         for x in numbers {
             let sum = |parts: &[u32]| parts.iter().rev().map(|&part| f32::from_bits(part)).sum::<f32>();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_round_trip_to_rows() {
+    fn split_bf16_panels_round_trip_to_rows() {
         let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
         assert_eq!(Panels::<Bf16Split<3>>::from_rows(&weights, 75, 40).to_rows(), weights);
     }

@@ -121,10 +121,11 @@ pub trait PackedFormat: Sized {
         inner
     }
 
-    /// Multiplies all `height` rows by a piece of a panel.
+    /// Multiplies all `height` rows by a piece of a panel. Stores the products in `out`, or adds them to `out`.
     fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOutput<'_>);
 
-    /// Multiplies all `height` rows by consecutive complete panels.
+    /// Multiplies all `height` rows by consecutive complete panels. Stores the products in `out`, or adds them to `out`
+    /// if `adds` is set.
     ///
     /// # Shapes
     /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with the given row stride.
@@ -335,10 +336,13 @@ pub fn matmul_few_rows<K: PackedFormat>(
     }
 }
 
-/// Computes a range of columns of a product. The range must start at a panel.
+/// Computes the columns `range` of a product, and stores them in `destination` or adds them to it.
 ///
 /// # Shapes
-/// `rows [height, inner]`, `destination [height, range]`.
+/// `rows [height, inner]`, `destination [height, range.len()]`.
+///
+/// # Panics
+/// Panics if the range does not start at a panel, or `destination` has another size.
 pub fn matmul_columns<K: PackedFormat>(
     destination: &mut [f32],
     into: Update,

@@ -64,7 +64,7 @@ pub fn exp(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+fn sum_terms(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut parts = [0.0f32; LANES];
     let (chunks, rest) = xs.as_chunks::<LANES>();
     for chunk in chunks {
@@ -114,7 +114,7 @@ pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
 /// Computes `Σ e^(x − shift)`.
 #[inline(always)]
 pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
-    sum_of(xs, |x| exp(x - shift))
+    sum_terms(xs, |x| exp(x - shift))
 }
 
 /// Replaces `xs` with the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the
@@ -143,7 +143,7 @@ pub fn softmax_numerators(xs: &mut [f32]) -> f32 {
 /// `x [C]`, `weight [C]`, `out [C]`.
 #[inline(always)]
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    let scale = 1.0 / (sum_terms(x, |v| v * v) / x.len() as f32 + eps).sqrt();
     for ((o, &v), &w) in out.iter_mut().zip(x).zip(weight) {
         *o = v * scale * w;
     }
@@ -151,7 +151,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 
 #[inline(always)]
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
-    let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    let scale = 1.0 / (sum_terms(x, |v| v * v) / x.len() as f32 + eps).sqrt();
     for (v, &w) in x.iter_mut().zip(weight) {
         *v = *v * scale * w;
     }
