@@ -203,8 +203,8 @@ fn read_ids(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
     expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
 }
 
-/// Compares the logits with those of candle-transformers on a text no longer than the shortest attention window. Returns
-/// the model type, or an error if candle-transformers does not support the model.
+/// Compares the logits with those of candle-transformers on a text no longer than the shortest attention window.
+/// Returns the model type, or an error if candle-transformers does not support the model.
 fn compare_with_candle_transformers(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let candle_model = CandleReference::load(&config, folder).map_err(|error| error.one_line())?;

@@ -72,7 +72,8 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     programs
 }
 
-/// Returns programs in which layer 1 has the weights `θ₂ + θ₃ − θ₁`, once with its own norms and once with merged norms.
+/// Returns programs in which layer 1 has the weights `θ₂ + θ₃ − θ₁`, once with its own norms and once with merged
+/// norms.
 fn programs_with_merged_layers(layers: usize) -> [Program; 2] {
     let merge = LayerMerge { layer: 1, absorbed: vec![2, 3] };
     [MergeForm::Paper, MergeForm::Norms].map(|form| {

@@ -34,8 +34,8 @@ impl<'a> Variant<'a> {
         serde_json::from_value(self.expected["origin"].clone()).unwrap()
     }
 
-    /// Runs the selection loop to the given depth. Returns the selection and the cosines of all trials. Trials in `known`
-    /// are not measured again.
+    /// Runs the selection loop to the given depth. Returns the selection and the cosines of all trials. Trials in
+    /// `known` are not measured again.
     fn select(
         &self,
         world: &World,

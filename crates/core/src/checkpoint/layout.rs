@@ -85,8 +85,8 @@ impl Layout {
     /// is `None`, they keep their stored type. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
-    /// Fails if the weights do not match the config, the program has no layers, or a checkpoint cannot store an operator
-    /// at its position.
+    /// Fails if the weights do not match the config, the program has no layers, or a checkpoint cannot store an
+    /// operator at its position.
     pub fn plan(config: &Config, folder: &Path, deployed: &DeployedModel, dtype: Option<FloatType>) -> Result<Self> {
         let weights = open_checked_weights(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;

@@ -1,5 +1,5 @@
-//! `config.json` for an exported variant, and the modeling file that applies operators not folded into weights and skips
-//! dropped sublayers.
+//! `config.json` for an exported variant, and the modeling file that applies operators not folded into weights and
+//! skips dropped sublayers.
 
 use serde_json::{Map, Value, json};
 
@@ -13,8 +13,8 @@ use crate::model::{Config, FloatType};
 
 /// Converts the config of a backbone to the config of a variant. Renumbers the layers and drops the settings of removed
 /// layers. Variants with operators that are not folded into weights, or with dropped sublayers, need the modeling file.
-/// Their config names this file and an unknown activation, so that loaders that ignore the file fail. `model_type` stays
-/// unchanged, so that transformers finds the tokenizer class without remote code.
+/// Their config names this file and an unknown activation, so that loaders that ignore the file fail. `model_type`
+/// stays unchanged, so that transformers finds the tokenizer class without remote code.
 ///
 /// # Errors
 /// Fails if an operator cannot be exported.
@@ -53,7 +53,11 @@ pub fn variant_config(
         config.insert(key.into(), REMOTE_CODE_HINT.into());
         config.insert("architectures".into(), json!([class_name(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
-        let map = json!({"AutoConfig": qualified_name("Config"), "AutoModel": qualified_name("Model"), "AutoModelForCausalLM": qualified_name("ForCausalLM")});
+        let map = json!({
+            "AutoConfig": qualified_name("Config"),
+            "AutoModel": qualified_name("Model"),
+            "AutoModelForCausalLM": qualified_name("ForCausalLM"),
+        });
         config.insert("auto_map".into(), map);
     }
     Ok(config)

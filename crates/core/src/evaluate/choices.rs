@@ -103,8 +103,8 @@ pub fn scores_of_choices(values: &[f64]) -> Vec<Score> {
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Groups documents into batches of up to `batch_tokens` tokens. A longer document has its own batch. The batch size
-    /// affects results only through rounding.
+    /// Groups documents into batches of up to `batch_tokens` tokens. A longer document has its own batch. The batch
+    /// size affects results only through rounding.
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.

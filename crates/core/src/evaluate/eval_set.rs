@@ -104,8 +104,8 @@ pub(super) struct EvalPart<'a, T = Prediction> {
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `build_part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in proportion
-/// to their measured times.
+/// `build_part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in
+/// proportion to their measured times.
 pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,

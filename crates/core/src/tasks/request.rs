@@ -56,8 +56,8 @@ pub struct TokenizedRequest {
     pub cut_ids: Vec<u32>,
 }
 
-/// Encodes a context and its continuation. `context_cache` caches encoded contexts. `max_length` is the model's maximum input
-/// length (see [`max_length`](super::max_length)).
+/// Encodes a context and its continuation. `context_cache` caches encoded contexts. `max_length` is the model's maximum
+/// input length (see [`max_length`](super::max_length)).
 ///
 /// # Errors
 /// Fails if `max_length` is 0, the context or continuation has no tokens, the continuation exceeds `max_length`, the

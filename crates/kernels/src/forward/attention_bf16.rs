@@ -98,8 +98,8 @@ impl SeenKeys<'_> {
         self.rows.clone().step_by(height).map(move |top| top..end.min(top + height))
     }
 
-    /// Multiplies queries by keys and stores the products in `scores`. The first `depth` words of each query contain two
-    /// bf16 values each.
+    /// Multiplies queries by keys and stores the products in `scores`. The first `depth` words of each query contain
+    /// two bf16 values each.
     ///
     /// # Shapes
     /// `queries [rows, row_words]`, `scores [rows, stride]`.
@@ -121,7 +121,8 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Multiplies the softmax numerators by the values. Stores the result in `out`, or adds it to `out` if `adds` is set.
+    /// Multiplies the softmax numerators by the values. Stores the result in `out`, or adds it to `out` if `adds` is
+    /// set.
     ///
     /// # Shapes
     /// `scores [rows, stride]`, `out [rows, padded_dim]`.

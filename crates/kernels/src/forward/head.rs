@@ -65,8 +65,8 @@ impl Softmax {
 }
 
 /// Computes the log-probability of each target, and whether the target is the most likely token. With bf16 weights,
-/// rows are rounded to bf16 before the product. The log-softmax over the vocabulary is always f32. Targets must be sorted
-/// by row.
+/// rows are rounded to bf16 before the product. The log-softmax over the vocabulary is always f32. Targets must be
+/// sorted by row.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value per target.

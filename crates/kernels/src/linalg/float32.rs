@@ -101,8 +101,8 @@ impl F32Tile {
         }
     }
 
-    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. Stores the products in `out`,
-    /// or adds them if [`TileOutput::adds`] is set. `x` is a slice and its row stride.
+    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. Stores the products in
+    /// `out`, or adds them if [`TileOutput::adds`] is set. `x` is a slice and its row stride.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `part.words [inner, lanes]`.

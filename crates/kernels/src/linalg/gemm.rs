@@ -83,8 +83,8 @@ pub fn gemm_parallel<T: Element>(
 /// and small enough to waste little work below the diagonal.
 const GRAM_BAND_ROWS: usize = 256;
 
-/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product. Elements
-/// below the diagonal are left in an unspecified state.
+/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product.
+/// Elements below the diagonal are left in an unspecified state.
 ///
 /// # Shapes
 /// `x [rows, columns]`, `destination [columns, columns]`.

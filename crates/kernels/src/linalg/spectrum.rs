@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn rank_cutoff_accounts_for_input_rounding() {
-        // Computed by hand: (4·2⁻²³)² = 2.27e-13. If the squares of the numbers sum to 1e6, directions up to 2.27e-7 are
-        // rounding errors.
+        // Computed by hand: (4·2⁻²³)² = 2.27e-13. If the squares of the numbers sum to 1e6, directions up to 2.27e-7
+        // are rounding errors.
         assert!((rank_cutoff(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
         // If the numbers are `X` itself, the f64 bound dominates for many channels: 4096·2.2e-16.
         assert!((rank_cutoff(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
