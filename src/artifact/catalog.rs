@@ -57,24 +57,25 @@ impl Artifact {
         Ok(grid)
     }
 
+    /// Calls `load` with the texts, tasks and latencies that the artifact shows.
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
         let metrics = self.description.metrics().iter().chain(costs);
-        let known: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        let shown: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         load(&AxisChoice {
             text: &|corpus| {
-                known.iter().any(|metric| {
+                shown.iter().any(|metric| {
                     metric.text() == Some(stem(corpus)) || matches!(metric.source, MetricSource::Texts(_))
                 })
             },
             task: &|task| {
-                known.iter().any(|metric| {
+                shown.iter().any(|metric| {
                     metric.task_name() == Some(task)
-                        || is_of_definition(metric, task)
+                        || belongs_to_definition(metric, task)
                         || matches!(metric.source, MetricSource::Tasks(_))
                 })
             },
-            latency: known.iter().any(|metric| metric.is_latency()),
+            latency: shown.iter().any(|metric| metric.is_latency()),
         })
     }
 
@@ -137,7 +138,7 @@ impl Artifact {
 
 /// Returns whether a metric belongs to the given task definition. For example,
 /// `short_answers(shots=5)/exact_match,none` belongs to `short_answers`.
-fn is_of_definition(metric: &Metric, task: &str) -> bool {
+fn belongs_to_definition(metric: &Metric, task: &str) -> bool {
     let task_label = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(task_label, _)| task_label);
     task_label.split('(').next() == Some(task)
 }
@@ -162,7 +163,7 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     let described = files.iter().filter_map(|file| Artifact::read(file).transpose());
     let mut all = described.collect::<Result<Vec<_>>>()?;
-    all.sort_by_key(|artifact| order(&artifact.name));
+    all.sort_by_key(|artifact| sort_key(&artifact.name));
     Ok(all)
 }
 
@@ -228,6 +229,7 @@ pub enum PaperPlace {
     Main(usize),
     /// Number of an appendix table.
     Appendix(usize),
+    /// Artifact that is not in the paper.
     Beyond,
 }
 
@@ -245,7 +247,7 @@ impl PaperPlace {
 }
 
 /// Returns a sort key that puts tables before figures, in paper order.
-fn order(name: &str) -> (bool, bool, usize, String) {
+fn sort_key(name: &str) -> (bool, bool, usize, String) {
     let digits: String = name.chars().filter(char::is_ascii_digit).collect();
     (name.starts_with("figure"), name.contains('A'), digits.parse().unwrap_or(usize::MAX), name.to_owned())
 }

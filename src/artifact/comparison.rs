@@ -38,7 +38,7 @@ fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> Paper
         DifferenceKind::Absolute => tolerance.accuracy,
     };
     let difference = ours.record.value.map(|ours| ours - paper);
-    let other = differences(ours);
+    let other = protocol_differences(ours);
     let verdict = match difference {
         None => PaperVerdict::Missing,
         Some(_) if !other.is_empty() => PaperVerdict::OtherProtocol(other),
@@ -59,7 +59,7 @@ fn conditions_match(one: &Condition, other: &Condition) -> bool {
 }
 
 /// Formats the comparison of a table with the paper for the terminal.
-pub(super) fn comparison_text(table: &Table) -> String {
+pub(super) fn format_comparison(table: &Table) -> String {
     let compared: Vec<_> = table.numbers().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
         return String::new();
@@ -77,7 +77,7 @@ pub(super) fn comparison_text(table: &Table) -> String {
     for (shown, comparison) in compared.iter().filter(|(_, comparison)| comparison.verdict != PaperVerdict::Same) {
         let record = &shown.measurement.record;
         let condition = &record.condition;
-        let difference = comparison.difference.map(|off| format!(", {off:+.2}")).unwrap_or_default();
+        let difference = comparison.difference.map(|difference| format!(", {difference:+.2}")).unwrap_or_default();
         text.push_str(&format!(
             "  {} {}/{} {} {} {}: {}, the paper has {:.2} (± {:.2}){difference}: {}\n",
             condition.backbone,
@@ -189,7 +189,8 @@ impl std::fmt::Display for GateFailure {
             Some(ours) => write!(f, "{backbone}: {metric} is {ours:.2}")?,
             None => write!(f, "{backbone}: {metric} has no value")?,
         }
-        let paper: Vec<String> = paper.iter().map(|(value, off)| format!("{value:.2} (± {off:.2})")).collect();
+        let paper: Vec<String> =
+            paper.iter().map(|(value, tolerance)| format!("{value:.2} (± {tolerance:.2})")).collect();
         write!(f, ", the paper has {}", paper.join(" or "))
     }
 }
@@ -224,23 +225,23 @@ pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[Ga
 }
 
 /// Calibration settings used in the paper (section 4, appendix C) and its reference code. The length is in tokens.
-const LENGTH: usize = 2048;
-const SEQUENCES: usize = 128;
-const OPERATOR_SEQUENCES: usize = 32;
+const PAPER_LENGTH: usize = 2048;
+const PAPER_SEQUENCES: usize = 128;
+const PAPER_OPERATOR_SEQUENCES: usize = 32;
 /// Seed used in the reference code. The paper does not state one.
-const SEED: u64 = 0;
+const PAPER_SEED: u64 = 0;
 /// Float types whose results may be compared with the paper, which states float16 for time and memory (appendix F).
-const DTYPES: [&str; 2] = ["f16", "f32"];
+const PAPER_DTYPES: [&str; 2] = ["f16", "f32"];
 /// Method settings that the paper does not specify, so any value matches.
 const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Number of sequences on which an operator is fine-tuned (appendix D).
-const TRAINING_SEQUENCES: usize = 5000;
+const PAPER_TRAINING_SEQUENCES: usize = 5000;
 /// Rule for splitting each of the paper's texts. The authors may have used either order of a stream's shards.
-const RULES: [(&str, WindowRule); 3] =
+const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
 /// Lists how a measurement's protocol differs from the paper's.
-pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
+pub(super) fn protocol_differences(measurement: &Measurement) -> Vec<String> {
     let mut texts: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
     let mean = match measurement.metric.source {
         MetricSource::Tasks(_) => {
@@ -255,7 +256,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
         (measured != parts).then(|| format!("a mean of {} {words} (paper: {})", measured.len(), parts.len()))
     }));
     measurement.setup.scored.iter().for_each(|protocol| add_protocol(protocol, &mut texts));
-    let engine = measurement.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
+    let engine = measurement.setup.engine.filter(|engine| !PAPER_DTYPES.contains(&engine.dtype));
     texts.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
     add_options(measurement, &mut texts);
     if let Sample::Seeds(seeds) = &measurement.sample {
@@ -271,7 +272,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     distinct(&texts)
 }
 
-/// Lists the method options that differ from the defaults and are not named in the condition.
+/// Adds a text for each method option that differs from its default and is not named in the condition.
 fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -283,11 +284,11 @@ fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
         for (option, value) in options.filter(|(option, value)| {
             !is_unspecified(measurement, &trained, option) && usual.get(*option) != Some(value)
         }) {
-            let not = usual
+            let replaced = usual
                 .get(option)
                 .map(|usual| format!(" instead of {}", settings::words(option, usual)))
                 .unwrap_or_default();
-            texts.push(format!("{name} with {}{not}", settings::words(option, value)));
+            texts.push(format!("{name} with {}{replaced}", settings::words(option, value)));
         }
     }
 }
@@ -298,20 +299,21 @@ fn is_unspecified(measurement: &Measurement, trained: &str, option: &str) -> boo
         || option.starts_with(trained)
 }
 
-/// Lists how a calibration differs from the paper's. `named` is set if the condition states the number of sequences.
-fn add_calibration(calibrated: &CalibrationSummary, named: bool, texts: &mut Vec<String>) {
+/// Adds a text for each calibration setting that differs from the paper's. `is_count_named` is set if the condition states
+/// the number of operator sequences.
+fn add_calibration(calibrated: &CalibrationSummary, is_count_named: bool, texts: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
         // The paper has no splitting rule for generated text, so the rule is not compared.
         true => texts.push(format!("calibrated on generated text ({corpus})")),
         false => add_rule(corpus, &calibrated.rule, texts),
     }
-    let operator = calibrated.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
+    let operator = calibrated.repaired && !is_count_named && *operator_sequences != PAPER_OPERATOR_SEQUENCES;
     let fields = [
-        (*sequences != SEQUENCES, format!("{sequences} calibration sequences (paper: {SEQUENCES})")),
-        (*length != LENGTH, format!("calibration sequences of {length} tokens (paper: {LENGTH})")),
-        (*seed != SEED, format!("calibration seed {seed} (paper: {SEED})")),
-        (operator, format!("operators from {operator_sequences} sequences (paper: {OPERATOR_SEQUENCES})")),
+        (*sequences != PAPER_SEQUENCES, format!("{sequences} calibration sequences (paper: {PAPER_SEQUENCES})")),
+        (*length != PAPER_LENGTH, format!("calibration sequences of {length} tokens (paper: {PAPER_LENGTH})")),
+        (*seed != PAPER_SEED, format!("calibration seed {seed} (paper: {PAPER_SEED})")),
+        (operator, format!("operators from {operator_sequences} sequences (paper: {PAPER_OPERATOR_SEQUENCES})")),
     ];
     texts.extend(selected_texts(fields));
     calibrated.finetune.iter().for_each(|training| add_training(training, texts));
@@ -319,20 +321,23 @@ fn add_calibration(calibrated: &CalibrationSummary, named: bool, texts: &mut Vec
 
 fn add_training(&Finetune { sequences, length, seed }: &Finetune, texts: &mut Vec<String>) {
     let fields = [
-        (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences (paper: {TRAINING_SEQUENCES})")),
-        (length != LENGTH, format!("trained on sequences of {length} tokens (paper: {LENGTH})")),
-        (seed != SEED, format!("trained with seed {seed} (paper: {SEED})")),
+        (
+            sequences != PAPER_TRAINING_SEQUENCES,
+            format!("trained on {sequences} sequences (paper: {PAPER_TRAINING_SEQUENCES})"),
+        ),
+        (length != PAPER_LENGTH, format!("trained on sequences of {length} tokens (paper: {PAPER_LENGTH})")),
+        (seed != PAPER_SEED, format!("trained with seed {seed} (paper: {PAPER_SEED})")),
     ];
     texts.extend(selected_texts(fields));
 }
 
 fn selected_texts<const N: usize>(fields: [(bool, String); N]) -> impl Iterator<Item = String> {
-    fields.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
+    fields.into_iter().filter(|(differs, _)| *differs).map(|(_, words)| words)
 }
 
 fn add_rule(corpus: &str, rule: &str, texts: &mut Vec<String>) {
     let text = stem(corpus);
-    if RULES.iter().any(|(known, needed)| *known == text && rule != needed.name()) {
+    if PAPER_RULES.iter().any(|(known, needed)| *known == text && rule != needed.name()) {
         texts.push(format!("{corpus} split by the rule {rule}"));
     }
 }
@@ -344,7 +349,9 @@ fn add_protocol(protocol: &Protocol, texts: &mut Vec<String>) {
                 true => texts.push(format!("generated text ({corpus})")),
                 false => add_rule(corpus, by, texts),
             }
-            texts.extend((*length != LENGTH).then(|| format!("windows of {length} tokens (paper: {LENGTH})")));
+            texts.extend(
+                (*length != PAPER_LENGTH).then(|| format!("windows of {length} tokens (paper: {PAPER_LENGTH})")),
+            );
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => texts.push(format!("{windows} of {all} windows of {corpus}")),

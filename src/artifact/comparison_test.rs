@@ -336,9 +336,9 @@ const COMPARED_SETTINGS: [(&str, Change); 21] = [
 fn every_setting_path_affects_the_verdict_or_is_listed() {
     for (path, change) in &COMPARED_SETTINGS {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
-        assert_eq!(differences(&ours), Vec::<String>::new());
+        assert_eq!(protocol_differences(&ours), Vec::<String>::new());
         change(&mut ours.setup);
-        assert_eq!(differences(&ours).len(), 1, "{path}: {:?}", differences(&ours));
+        assert_eq!(protocol_differences(&ours).len(), 1, "{path}: {:?}", protocol_differences(&ours));
     }
     let paths = crate::pipeline::identity::setting_paths();
     for path in &paths {

@@ -28,7 +28,7 @@ pub(super) fn explain<'n>(
         let phrase = match (one.is_file(), other.is_file()) {
             (true, true) if ending == "parquet" => compare_frames(&one, &other)?,
             (true, true) if TABLE_EXTENSIONS.contains(&ending.as_str()) => {
-                let digits = changed_numbers(&read_text(&one)?, &read_text(&other)?);
+                let digits = count_changed_numbers(&read_text(&one)?, &read_text(&other)?);
                 changed_digits += digits;
                 if digits == 0 {
                     "text differs".to_owned()
@@ -57,9 +57,9 @@ fn compare_frames(computed: &Path, recorded: &Path) -> Result<String> {
     };
     let FrameDifference { largest, rows, cells, other_columns } = difference;
     let mut parts = Vec::new();
-    if let Some((column, apart)) = largest {
+    if let Some((column, difference)) = largest {
         let total = if cells.is_empty() { String::new() } else { format!(" of {}", pluralize(cells.len(), "cell")) };
-        parts.push(format!("{column} differs by at most {apart:.1e} ({}{total})", pluralize(rows, "row")));
+        parts.push(format!("{column} differs by at most {difference:.1e} ({}{total})", pluralize(rows, "row")));
     }
     if !other_columns.is_empty() {
         parts.push(format!("{} differs", other_columns.join(", ")));
@@ -72,7 +72,7 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 /// Counts the positions at which the numbers in two texts differ.
-fn changed_numbers(one: &str, other: &str) -> usize {
+fn count_changed_numbers(one: &str, other: &str) -> usize {
     let one = printed_numbers(one);
     let other = printed_numbers(other);
     let changed = one.iter().zip(&other).filter(|(a, b)| a != b).count();
@@ -94,10 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_numbers_ignores_surrounding_words() {
-        assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| b | 1.25 ± 0.5 |"), 0);
-        assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| a | 1.26 ± 0.5 |"), 1);
-        assert_eq!(changed_numbers("1.25, 2", "1.25, 2, 3."), 1);
+    fn number_of_changed_numbers_ignores_other_words() {
+        assert_eq!(count_changed_numbers("| a | 1.25 ± 0.5 |", "| b | 1.25 ± 0.5 |"), 0);
+        assert_eq!(count_changed_numbers("| a | 1.25 ± 0.5 |", "| a | 1.26 ± 0.5 |"), 1);
+        assert_eq!(count_changed_numbers("1.25, 2", "1.25, 2, 3."), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::comparison::{Gate, GateFailure, comparison_text, gate_error, insert_gated_cells};
+use super::comparison::{Gate, GateFailure, format_comparison, gate_error, insert_gated_cells};
 use super::drawer::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, incomplete_note, run_notes};
@@ -146,7 +146,7 @@ pub fn make(
         let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
         let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
-        comparison = comparison_text(&laid);
+        comparison = format_comparison(&laid);
         table = Some(laid);
     }
     // If the gate stopped every model, report this instead of an empty figure.

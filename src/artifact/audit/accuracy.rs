@@ -9,7 +9,7 @@ use crate::artifact::paper::PaperNumber;
 ///
 /// Ties may be rounded either way. HellaSwag has over 10,000 documents, so every value with two decimals is possible,
 /// and some match two counts.
-fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
+fn possible_counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = accuracy_of(entry, columns)?;
     Some(
         counts_near(documents, value, entry.unit())
@@ -26,40 +26,42 @@ fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f6
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
-/// Returns the counts of correct answers out of `most` whose accuracies are within `reach` of `value`, plus one
-/// neighbor on each side.
-fn counts_near(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
-    let documents = most as f64;
+/// Returns the counts of correct answers whose accuracies in percent are within `half_width` of `value`, plus one
+/// neighbor on each side. Each count is returned with its accuracy.
+fn counts_near(documents: usize, value: f64, half_width: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
+    let total = documents as f64;
     // Float-to-integer casts saturate. A value below 0 therefore yields the counts 0 and 1, and a value above 100
     // yields only the last count.
-    let [first, last] = [value - reach, value + reach].map(|percent| (percent / 100.0 * documents).floor() as usize);
-    let last = last.saturating_add(1).min(most);
-    (first.min(most)..=last).map(move |count| (count, 100.0 * count as f64 / documents))
+    let [first, last] =
+        [value - half_width, value + half_width].map(|percent| (percent / 100.0 * total).floor() as usize);
+    let last = last.saturating_add(1).min(documents);
+    (first.min(documents)..=last).map(move |count| (count, 100.0 * count as f64 / total))
 }
 
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
-        let misses = counts(entry, columns).is_some_and(|fitting| fitting.is_empty());
-        let Some((documents, value)) = accuracy_of(entry, columns).filter(|_| misses) else { continue };
-        let places = entry.decimals();
+        let is_impossible = possible_counts(entry, columns).is_some_and(|counts| counts.is_empty());
+        let Some((documents, value)) = accuracy_of(entry, columns).filter(|_| is_impossible) else { continue };
+        let decimals = entry.decimals();
         let below = counts_near(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = counts_near(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
-        let near: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
+        let neighbors: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
         let shown: Vec<String> =
-            near.iter().map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})")).collect();
-        let (severity, note) = explanation(entry, value, &near);
+            neighbors.iter().map(|(count, accuracy)| format!("{accuracy:.decimals$} ({count}/{documents})")).collect();
+        let (severity, note) = explanation(entry, value, &neighbors);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
         findings.push(finding.with_texts(shown.join(" or "), &entry.printed, note));
     }
 }
 
 /// Returns the most likely explanation for a value that matches no count of correct answers.
-fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
+fn explanation(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
-    if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
+    if neighbors.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
         return (Severity::Remark, "the accuracy of the higher count, truncated instead of rounded");
     }
-    if entry.printed.ends_with('0') && near.iter().any(|(_, accuracy)| (accuracy - value).abs() <= 5.0 * unit + EPSILON)
+    if entry.printed.ends_with('0')
+        && neighbors.iter().any(|(_, accuracy)| (accuracy - value).abs() <= 5.0 * unit + EPSILON)
     {
         return (Severity::Suspicion, "the accuracy of a count, rounded to one digit less");
     }
@@ -72,9 +74,9 @@ const MAX_CHANCE_DISTANCE: f64 = 3.0;
 /// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
-        let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
-        let mut apart = cells.iter().map(|(cell, value)| distance(row, cell, *value));
-        let farthest = apart.try_fold(0.0, |most: f64, apart| Some(most.max(apart?)));
+        let Some(cells) = row.get_all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
+        let mut distances = cells.iter().map(|(cell, value)| distance(row, cell, *value));
+        let farthest = distances.try_fold(0.0, |largest: f64, distance| Some(largest.max(distance?)));
         let Some(farthest) = farthest.filter(|distance| *distance <= MAX_CHANCE_DISTANCE) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
@@ -101,8 +103,8 @@ fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;
     let errors = task.chance.iter().map(|chance| {
-        let share = chance / 100.0;
-        (value - chance).abs() / (100.0 * (share * (1.0 - share) / documents).sqrt())
+        let probability = chance / 100.0;
+        (value - chance).abs() / (100.0 * (probability * (1.0 - probability) / documents).sqrt())
     });
     Some(errors.fold(f64::INFINITY, f64::min))
 }
@@ -112,20 +114,21 @@ fn fixed_label_tasks<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTa
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }
 
-/// Returns whether every fixed-label task scores exactly the frequency of one label, to the last printed digit.
+/// Returns whether the score of every fixed-label task equals the frequency of one label to the last printed digit. A
+/// model that gives the same answer to every document has such scores.
 fn is_constant_answer(row: &AuditRow) -> bool {
     let mut fixed = fixed_label_tasks(row).peekable();
     fixed.peek().is_some()
         && fixed.all(|task| {
             row.get(&task.name).is_some_and(|(cell, value)| {
-                task.chance[1..].iter().any(|share| (value - share).abs() <= cell.unit() / 2.0 + EPSILON)
+                task.chance[1..].iter().any(|frequency| (value - frequency).abs() <= cell.unit() / 2.0 + EPSILON)
             })
         })
 }
 
-/// Returns whether the accuracies of two rows are equal and all at chance level.
+/// Returns whether the task accuracies of two rows are equal and all at chance level.
 pub(super) fn are_both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
-    one.all(&one.columns.task_names()).is_some_and(|cells| {
+    one.get_all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
             && cells.iter().all(|(cell, value)| {
                 distance(one, cell, *value).is_some_and(|errors| errors <= MAX_CHANCE_DISTANCE)
@@ -146,7 +149,7 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let columns = row.columns;
         for (average, parts) in [(&columns.accuracy, columns.task_names()), (&columns.perplexity, columns.text_names())]
         {
-            let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
+            let (Some((cell, printed)), Some(parts)) = (row.get(average), row.get_all(&parts)) else { continue };
             if parts.is_empty() {
                 continue;
             }
@@ -158,6 +161,8 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
+/// Compares a printed mean with the mean of its columns. Returns the severity, the expected mean and a note, or `None` if
+/// rounding explains any difference.
 fn judge_average(
     cell: &PaperNumber,
     printed: f64,
@@ -165,17 +170,17 @@ fn judge_average(
     columns: &AuditColumns,
 ) -> Option<(Severity, String, String)> {
     let half = cell.unit() / 2.0;
-    let printed_mean = mean_accuracy(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
-    let tolerance = half + mean_accuracy(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
+    let printed_mean = mean(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
+    let tolerance = half + mean(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
     if (printed_mean - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
         return Some((Severity::Contradiction, format!("{printed_mean:.4}"), note));
     }
     let (lows, highs): (Vec<f64>, Vec<f64>) =
-        parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    let low = mean_accuracy(&lows);
-    let high = mean_accuracy(&highs);
+        parts.iter().map(|part| accuracy_range(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let low = mean(&lows);
+    let high = mean(&highs);
     if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
         return None;
     }
@@ -184,15 +189,15 @@ fn judge_average(
     Some((Severity::Remark, expected, note.to_owned()))
 }
 
-fn mean_accuracy(values: &[f64]) -> f64 {
+fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Returns the range of accuracies that round to a printed cell. Returns `None` if the task is unknown or if no count
 /// fits.
-fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
-    let fitting = counts(entry, columns)?;
-    Some((fitting.first()?.1, fitting.last()?.1))
+fn accuracy_range(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
+    let counts = possible_counts(entry, columns)?;
+    Some((counts.first()?.1, counts.last()?.1))
 }
 
 #[cfg(test)]
@@ -212,13 +217,13 @@ mod tests {
         findings.pop().map(|finding| (finding.severity, finding.expected))
     }
 
-    fn columns() -> impl Iterator<Item = &'static Task> {
+    fn paper_tasks() -> impl Iterator<Item = &'static Task> {
         TASKS.iter().filter(|task| task.in_paper)
     }
 
     #[test]
     fn every_correct_count_gives_a_possible_accuracy() {
-        for task in columns() {
+        for task in paper_tasks() {
             for count in (0..=task.documents).step_by(7).chain([task.documents]) {
                 let printed = format!("{:.2}", 100.0 * count as f64 / task.documents as f64);
                 assert_eq!(count_severity(task.name, &printed), None, "{count} of {}", task.name);
@@ -228,7 +233,7 @@ mod tests {
 
     #[test]
     fn accuracies_are_never_exact_ties_at_two_decimals() {
-        for task in columns() {
+        for task in paper_tasks() {
             // The value is exactly halfway between two numbers with two decimals if it is an odd multiple of 1/20000.
             assert_eq!(
                 (0..=task.documents).find(|count: &usize| {
@@ -295,7 +300,7 @@ mod tests {
         findings
     }
 
-    fn audit_findings(metrics: &[(&str, &str)]) -> Vec<Finding> {
+    fn average_findings(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
         check_averages(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
@@ -308,7 +313,7 @@ mod tests {
         let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
         for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
         {
-            let findings = audit_findings(&[&parts[..], &[("ppl_average", average)]].concat());
+            let findings = average_findings(&[&parts[..], &[("ppl_average", average)]].concat());
             assert_eq!(!findings.is_empty(), wrong, "{average}");
             assert!(
                 findings
@@ -326,7 +331,7 @@ mod tests {
         let mut severities = |average| {
             metrics.truncate(9);
             metrics.push(("acc_average", average));
-            audit_findings(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
+            average_findings(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
         let mean: f64 = columns.iter().map(|column| column.parse::<f64>().unwrap()).sum::<f64>() / 9.0;
         assert!((mean - 67.7656).abs() < 1e-4, "{mean}");
@@ -338,7 +343,7 @@ mod tests {
     #[test]
     fn mean_of_incomplete_row_is_not_checked() {
         assert!(
-            audit_findings(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty()
+            average_findings(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty()
         );
     }
 }

@@ -19,10 +19,12 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let mut groups: Vec<Vec<&PaperNumber>> = Vec::new();
     let mut known: HashMap<(Condition, &str), usize> = HashMap::new();
     for entry in entries.iter().filter(|entry| entry.record.value.is_some()) {
-        let index = *known.entry((normalize_equivalent(&entry.record.condition), metric(entry))).or_insert_with(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
+        let index = *known
+            .entry((normalize_equivalent(&entry.record.condition), metric_with_prompt(entry)))
+            .or_insert_with(|| {
+                groups.push(Vec::new());
+                groups.len() - 1
+            });
         // A second value in the same row of the same table is reported by the duplicate check.
         let is_duplicate = groups[index]
             .iter()
@@ -36,13 +38,13 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
         for (_, class) in &classes {
             check_within_table(&group_by_value(class), entries, findings);
         }
-        check_between(&classes, findings);
+        check_equivalent_conditions(&classes, findings);
     }
 }
 
-/// Returns the metric of an entry. For latencies in table 5, adds the prompt length and batch size, which the paper
-/// states only in the text.
-fn metric(entry: &PaperNumber) -> &str {
+/// Returns the metric of an entry. Latencies in table 5 get the prompt length and batch size that the paper states only in
+/// the text, not in the table.
+fn metric_with_prompt(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
         metric => metric,
@@ -68,15 +70,17 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
         let (severity, note) = match deviations(one, two) {
             // Accept repeated measurements that agree. A value without a standard deviation should be an exact copy
             // instead.
-            Some(apart) if apart <= MAX_DEVIATIONS && is_bare(first) == is_bare(other) => continue,
-            Some(apart) if apart <= MAX_DEVIATIONS => (
+            Some(distance) if distance <= MAX_DEVIATIONS && has_no_deviation(first) == has_no_deviation(other) => {
+                continue;
+            }
+            Some(distance) if distance <= MAX_DEVIATIONS => (
                 Severity::Remark,
                 format!(
-                    "{apart:.1} standard deviations apart, but printed without one: not copied from the other table"
+                    "{distance:.1} standard deviations apart, but printed without one: not copied from the other table"
                 ),
             ),
-            Some(apart) => {
-                (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
+            Some(distance) => {
+                (Severity::Suspicion, format!("repeated measurements, {distance:.1} standard deviations apart"))
             }
             None if differs_only_in_last_digit(one, two) => {
                 (Severity::Remark, "only the last digit differs".to_owned())
@@ -87,45 +91,46 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
     }
 }
 
-fn check_between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
+fn check_equivalent_conditions(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
-        let note = format!("{} and {} should be the same", joined_labels(first[0]), joined_labels(other[0]));
+        let note = format!("{} and {} should be the same", describe_method(first[0]), describe_method(other[0]));
         findings.push(difference_finding(Severity::Remark, first, other, note));
     }
 }
 
-fn joined_labels(entry: &PaperNumber) -> String {
+fn describe_method(entry: &PaperNumber) -> String {
     let Condition { recovery, calibration, .. } = &entry.record.condition;
     format!("{recovery} on {calibration}")
 }
 
 fn difference_finding(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
-    finding.with_texts(shown_values(one), shown_values(other), note)
+    finding.with_texts(format_values(one), format_values(other), note)
 }
 
-fn shown_values(same: &[&PaperNumber]) -> String {
+fn format_values(same: &[&PaperNumber]) -> String {
     format!("{} ({})", same[0].printed, join_distinct(same.iter().map(|entry| entry.artifact.clone())))
 }
 
 /// Maximum distance between two latency measurements that count as equal, in standard deviations.
 const MAX_DEVIATIONS: f64 = 5.0;
 
-fn is_bare(same: &[&PaperNumber]) -> bool {
+fn has_no_deviation(same: &[&PaperNumber]) -> bool {
     same.iter().all(|entry| entry.record.error.is_none())
 }
 
 /// Returns the distance between two measurements in standard deviations of their difference. A missing deviation is
 /// taken from the other value. Returns `None` if both are missing.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
-    let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
+    let spread = deviation_or_twins(one, other)?.hypot(deviation_or_twins(other, one)?);
     // A deviation printed as 0.0 may be up to half a unit of its last digit, so assume at least one unit.
     let spread = spread.max(one.unit().max(other.unit()));
     Some((one.record.value? - other.record.value?).abs() / spread)
 }
 
-fn relative_deviation(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
+/// Returns the standard deviation of an entry, or that of its twin if the entry has none.
+fn deviation_or_twins(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
     entry.record.error.or(twin.record.error)
 }
 
@@ -187,7 +192,7 @@ mod tests {
         assert_eq!(
             severities_of_pair((CONDITION, "10.00"), (CONDITION, "10.01")),
             [Severity::Remark],
-            "the last digit"
+            "only the last digit differs"
         );
         assert_eq!(severities_of_pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
         assert_eq!(severities_of_pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell is ignored");
@@ -253,10 +258,14 @@ mod tests {
         assert_eq!(severities("100.0,3.0", "125.0,4.0"), []);
         assert_eq!(severities("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
         // A missing deviation is taken from the other value: 5√2 is 7.07.
-        assert_eq!(severities("100.0", "107.0,1.0"), [Severity::Remark], "a repeated measurement is the same");
+        assert_eq!(
+            severities("100.0", "107.0,1.0"),
+            [Severity::Remark],
+            "a repeated measurement without a standard deviation"
+        );
         assert_eq!(severities("100.0", "100.0,1.0"), []);
         assert_eq!(severities("100.0", "107.1,1.0"), [Severity::Suspicion]);
-        assert_eq!(severities("100.0", "100.2"), [Severity::Contradiction], "their spread is unknown");
+        assert_eq!(severities("100.0", "100.2"), [Severity::Contradiction], "no standard deviation is printed");
     }
 
     #[test]

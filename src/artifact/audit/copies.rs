@@ -19,10 +19,10 @@ const SAME_LAYERS: &str = "the criteria select the same layers, or the row was c
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| normalize_equivalent(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
-        let before = rows.iter().zip(&conditions).take(index);
-        let others = before.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);
+        let earlier = rows.iter().zip(&conditions).take(index);
+        let others = earlier.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);
         let mut full_copy = None;
-        let mut part = None;
+        let mut partial_copy = None;
         for other in others {
             let shared = other.shared_scores(row);
             let agreeing: Vec<_> = shared.iter().copied().filter(|(one, other)| agree(one, other)).collect();
@@ -31,16 +31,21 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             if agreeing.len() == shared.len() && shared.len() >= MIN_EQUAL_SCORES {
                 full_copy = full_copy.or(Some((other, shared)));
             } else if perplexities >= MIN_EQUAL_PERPLEXITIES {
-                part = part.or(Some((other, shared)));
+                partial_copy = partial_copy.or(Some((other, shared)));
             }
         }
-        if let Some((other, shared)) = full_copy.or(part) {
-            findings.push(copy(rows, other, row, &shared));
+        if let Some((other, shared)) = full_copy.or(partial_copy) {
+            findings.push(copy_finding(rows, other, row, &shared));
         }
     }
 }
 
-fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNumber, &PaperNumber)]) -> Finding {
+fn copy_finding(
+    rows: &[AuditRow],
+    first: &AuditRow,
+    row: &AuditRow,
+    shared: &[(&PaperNumber, &PaperNumber)],
+) -> Finding {
     let differing: Vec<_> = shared.iter().filter(|(a, b)| !agree(a, b)).collect();
     let (severity, mut note) = judge_copy(rows, first, row, differing.is_empty());
     if !differing.is_empty() {
@@ -54,10 +59,10 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
     if differing.is_empty() { finding.in_column(format!("all {} scores", shared.len())) } else { finding }
 }
 
-fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
+fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, is_full: bool) -> (Severity, String) {
     let a = one.condition;
     let b = other.condition;
-    let values = if entirely { "all values" } else { "some values" };
+    let values = if is_full { "all values" } else { "some values" };
     if a.criterion.is_empty() && b.criterion.is_empty() {
         return (Severity::Suspicion, format!("{values} occur under two names"));
     }
@@ -69,7 +74,7 @@ fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: boo
         // Only the criterion differs. Criteria that select the same layers agree for every recovery and metric.
         let elsewhere =
             find_difference(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
-        return match (entirely, elsewhere) {
+        return match (is_full, elsewhere) {
             (true, None) => (Severity::Remark, SAME_LAYERS.to_owned()),
             (true, Some(unlike)) => (Severity::Suspicion, format!("{SAME_LAYERS}; but {unlike}")),
             (false, None) => {
@@ -78,13 +83,13 @@ fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: boo
             (false, Some(unlike)) => (Severity::Contradiction, format!("part of the row was copied: {unlike}")),
         };
     }
-    let words = match (entirely, same_cut) {
+    let note = match (is_full, same_cut) {
         _ if are_both_at_chance(one, other) => "both models have collapsed to chance, or the row was copied",
         (true, true) => "the recovery changed nothing, or the row was copied",
         (true, false) => "the row was copied",
         (false, _) => "part of the row was copied",
     };
-    (Severity::Suspicion, words.to_owned())
+    (Severity::Suspicion, note.to_owned())
 }
 
 /// Finds a table and recovery for which the criteria of two rows differ in every score, which shows that the criteria
@@ -92,12 +97,12 @@ fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: boo
 fn find_difference(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     rows.iter().find_map(|row| {
         let recovery = &row.condition.recovery;
-        let itself = row.artifact == one.artifact && *recovery == one.condition.recovery;
-        if itself || !has_methods(one, row, &one.condition.criterion, recovery) {
+        let is_same_row = row.artifact == one.artifact && *recovery == one.condition.recovery;
+        if is_same_row || !matches_with_methods(one, row, &one.condition.criterion, recovery) {
             return None;
         }
         let twin = rows.iter().find(|twin| {
-            twin.artifact == row.artifact && has_methods(one, twin, &other.condition.criterion, recovery)
+            twin.artifact == row.artifact && matches_with_methods(one, twin, &other.condition.criterion, recovery)
         })?;
         let recovery = if recovery == recovery::NONE { "pruned" } else { recovery };
         let shared = row.shared_scores(twin);
@@ -106,7 +111,8 @@ fn find_difference(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Optio
     })
 }
 
-fn has_methods(one: &AuditRow, row: &AuditRow, criterion: &str, recovery: &str) -> bool {
+/// Returns whether the condition of `row` equals that of `one` with another criterion and recovery.
+fn matches_with_methods(one: &AuditRow, row: &AuditRow, criterion: &str, recovery: &str) -> bool {
     *row.condition
         == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
 }
@@ -132,6 +138,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 /// Number of calibration sequences stated in the paper.
 const STATED_SEQUENCES: &str = "128";
 
+/// Minimum number of scores that two rows must share to be compared.
 const MIN_SHARED_SCORES: usize = 2;
 
 /// Compares rows without a stated number of calibration sequences with the corresponding rows of a table that varies
@@ -158,20 +165,21 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let note = format!("the values are those of `{}` in {}", describe_condition(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
         findings.push(finding.with_texts(
-            describe_copy(STATED_SEQUENCES, &expected),
-            describe_copy(count, &found),
+            format_scores(STATED_SEQUENCES, &expected),
+            format_scores(count, &found),
             note,
         ));
     }
 }
 
+/// Returns the number of calibration sequences that `other` states, if the conditions of both rows are otherwise equal.
 fn calibration_size(other: &AuditRow, row: &AuditRow) -> Option<String> {
     let (corpus, size) = other.condition.calibrated();
     let unsized_other = Condition { calibration: corpus.to_owned(), ..other.condition.clone() };
     (unsized_other == *row.condition).then_some(size?.to_owned())
 }
 
-fn describe_copy(count: &str, printed: &[&str]) -> String {
+fn format_scores(count: &str, printed: &[&str]) -> String {
     format!("{count} sequences: {}", printed.join(" "))
 }
 

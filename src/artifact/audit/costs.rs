@@ -19,8 +19,8 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let ((dense_low, dense_high), (low, high)) = (rounding_interval(dense), rounding_interval(prefill));
         let half = cell.unit() / 2.0 + EPSILON;
         // The dense row is its own baseline.
-        let itself = row.condition.criterion == DENSE;
-        let (least, most) = if itself { (1.0, 1.0) } else { (dense_low / high, dense_high / low) };
+        let is_dense = row.condition.criterion == DENSE;
+        let (least, most) = if is_dense { (1.0, 1.0) } else { (dense_low / high, dense_high / low) };
         if (least - half..=most + half).contains(&speedup) {
             continue;
         }
@@ -107,9 +107,9 @@ mod memory_tests {
     use crate::artifact::audit::AuditColumns;
     use crate::artifact::audit::paper_test::entries;
 
-    fn count_findings(speedup: &str) -> usize {
+    fn count_findings(memory: &str) -> usize {
         let bare = entries("t", "llama-3.1-8b,32,7,sleb,none,false,c4", &[("peak_memory_percent", "81.6")]);
-        let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", speedup)]);
+        let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", memory)]);
         let mut findings = Vec::new();
         check_memory(&AuditRow::group(&[bare, row].concat(), AuditColumns::paper()), &mut findings);
         findings.len()
@@ -117,8 +117,8 @@ mod memory_tests {
 
     #[test]
     fn operator_memory_within_rounding_is_accepted() {
-        // 4096² weights are 0.21 % of 8.03 billion. 81.6 may stand for almost 81.65, so the operator allows up to
-        // 81.86, which prints as 81.9.
+        // 4096² weights are 0.21 % of 8.03 billion. 81.6 may be rounded from almost 81.65, so up to 81.86 is
+        // possible with the operator, which is printed as 81.9.
         for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
             assert_eq!(count_findings(text), wrong, "{text}");
         }

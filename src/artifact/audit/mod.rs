@@ -166,7 +166,7 @@ pub fn text(findings: &[Finding]) -> String {
                 filter_by_severity(findings, severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
                 text.push_str(&check_heading(check, found.len()));
-                text.push_str(&aligned(&found));
+                text.push_str(&align_findings(&found));
             }
         }
     }
@@ -187,19 +187,20 @@ fn check_heading(check: Check, count: usize) -> String {
     format!("\n{}: {} ({})\n", check.name(), check.description(), pluralize(count, "finding"))
 }
 
+/// Range of [`COLUMNS`] that the terminal shows in aligned columns. The headings name the severity and the check.
 const SHOWN_COLUMNS: std::ops::Range<usize> = 2..7;
 
 /// Aligns findings in columns, with notes below them.
-fn aligned(findings: &[&Finding]) -> String {
+fn align_findings(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| finding_cells(finding)).collect();
     let widths: Vec<usize> = SHOWN_COLUMNS
         .map(|column| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
     let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-    let mut text = aligned_cells(&widths, &COLUMNS[SHOWN_COLUMNS]);
+    let mut text = align_cells(&widths, &COLUMNS[SHOWN_COLUMNS]);
     text.push_str(&format!("  {}\n", rules.join("  ")));
     for (index, (finding, row)) in findings.iter().zip(&rows).enumerate() {
-        text.push_str(&aligned_cells(&widths, &row[SHOWN_COLUMNS]));
+        text.push_str(&align_cells(&widths, &row[SHOWN_COLUMNS]));
         let last = findings.get(index + 1).is_none_or(|next| next.note != finding.note);
         if last && !finding.note.is_empty() {
             text.push_str(&format!("    └ {}\n", finding.note));
@@ -208,7 +209,7 @@ fn aligned(findings: &[&Finding]) -> String {
     text
 }
 
-fn aligned_cells(widths: &[usize], cells: &[&str]) -> String {
+fn align_cells(widths: &[usize], cells: &[&str]) -> String {
     let padded: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
     format!("  {}\n", padded.join("  ").trim_end())
 }

@@ -36,7 +36,7 @@ fn finding_values<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec
         .collect()
 }
 
-fn count(findings: &[Finding], severity: Severity) -> usize {
+fn count_by_severity(findings: &[Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
@@ -45,7 +45,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 #[test]
 fn printed_means_agree_with_their_columns_after_rounding() {
     let findings = findings_for(Check::Average);
-    assert_eq!((findings.len(), count(&findings, Severity::Remark)), (10, 10));
+    assert_eq!((findings.len(), count_by_severity(&findings, Severity::Remark)), (10, 10));
     assert_eq!(finding_values(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
 }
 
@@ -85,7 +85,7 @@ fn dense_rows_that_differ_by_calibration_are_reported() {
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
     assert_eq!(dense.count(), 19);
-    assert_eq!((findings.len(), count(&findings, Severity::Remark)), (43, 3));
+    assert_eq!((findings.len(), count_by_severity(&findings, Severity::Remark)), (43, 3));
 }
 
 #[test]
@@ -177,10 +177,10 @@ fn paper_has_no_duplicates_and_no_wrong_speedups() {
     entries.push(entries[index].clone());
     entries[index].record.value = Some(1.29);
     let findings = run(&entries);
-    assert_eq!((count_of(&findings, Check::Speedup), count_of(&findings, Check::Duplicate)), (1, 1));
+    assert_eq!((count_by_check(&findings, Check::Speedup), count_by_check(&findings, Check::Duplicate)), (1, 1));
 }
 
-fn count_of(findings: &[Finding], check: Check) -> usize {
+fn count_by_check(findings: &[Finding], check: Check) -> usize {
     findings.iter().filter(|finding| finding.check == check).count()
 }
 

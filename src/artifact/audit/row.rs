@@ -64,7 +64,7 @@ impl<'a> AuditRow<'a> {
     }
 
     /// Returns the first cell for each metric, with its value. Returns `None` if one is missing.
-    pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
+    pub(super) fn get_all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
@@ -74,6 +74,7 @@ impl<'a> AuditRow<'a> {
     }
 }
 
+/// Returns whether both entries have a value and the values are equal.
 pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
@@ -123,8 +124,9 @@ pub struct AuditColumns {
     pub tasks: Vec<AuditTask>,
     /// Column with the mean accuracy.
     pub accuracy: String,
-    /// Perplexity columns. The field `perplexity` names the column with their mean.
+    /// Perplexity columns.
     pub texts: Vec<String>,
+    /// Column with the mean perplexity.
     pub perplexity: String,
 }
 

@@ -79,7 +79,7 @@ const LEVELS: [Level; 4] = [
 ];
 
 /// Explains why the numbers of two runs must not be combined. Returns `None` if combining them is allowed.
-pub(super) fn incompatibility(
+pub(super) fn find_incompatibility(
     (a, first): (&str, &ArtifactNumbers),
     (b, second): (&str, &ArtifactNumbers),
 ) -> Option<String> {
@@ -92,11 +92,11 @@ pub(super) fn incompatibility(
         ));
     }
     if one.gate != other.gate {
-        let open = if one.gate { b } else { a };
-        return Some(format!("{open} was computed with --no-gate, the other without"));
+        let ungated = if one.gate { b } else { a };
+        return Some(format!("{ungated} was computed with --no-gate, the other without"));
     }
-    let unlike = LEVELS.iter().find_map(|level| first_difference(level, first, second));
-    unlike.map(|what| format!("{a} and {b} differ in {what}"))
+    let difference = LEVELS.iter().find_map(|level| first_difference(level, first, second));
+    difference.map(|difference| format!("{a} and {b} differ in {difference}"))
 }
 
 /// Describes the first difference between settings that have the same name in both runs.
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn incompatibility_reason(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
-        incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
+        find_incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
     }
 
     #[test]
@@ -147,47 +147,51 @@ mod tests {
         assert!(paths.len() > 40, "{paths:?}");
         for path in paths {
             assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&path)).count(), 1, "{path}");
-            assert_eq!(incompatibility_reason(&options(&path, "one"), &options(&path, "one")), "");
-            let why = incompatibility_reason(&options(&path, "one"), &options(&path, "other"));
+            assert_eq!(
+                incompatibility_reason(&numbers_with_setting(&path, "one"), &numbers_with_setting(&path, "one")),
+                ""
+            );
+            let why =
+                incompatibility_reason(&numbers_with_setting(&path, "one"), &numbers_with_setting(&path, "other"));
             assert!(why.starts_with(&format!("table2 and tableA7 differ in {path} of ")), "{why}");
         }
     }
 
-    fn options(path: &SettingPath, value: &str) -> ArtifactNumbers {
+    fn numbers_with_setting(path: &SettingPath, value: &str) -> ArtifactNumbers {
         let flat = FlatSettings::from([(path.clone(), Canonical::from_value(&json!(value)))]);
         numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flat])
     }
 
     #[test]
     fn runs_with_different_conditions_can_be_joined() {
-        let one = numbers_with_settings(4, "c4", cell_leaves(0, "c4's"));
+        let one = numbers_with_settings(4, "c4", cell_settings(0, "c4's"));
         assert_eq!(
-            incompatibility_reason(&one, &numbers_with_settings(4, "wikitext2", cell_leaves(0, "wikitext2's"))),
+            incompatibility_reason(&one, &numbers_with_settings(4, "wikitext2", cell_settings(0, "wikitext2's"))),
             ""
         );
         assert_eq!(
-            incompatibility_reason(&one, &numbers_with_settings(6, "c4", cell_leaves(1, "c4's"))),
+            incompatibility_reason(&one, &numbers_with_settings(6, "c4", cell_settings(1, "c4's"))),
             "",
             "a different cell may have different settings"
         );
         let reason_for =
             |other: FlatSettings| self::incompatibility_reason(&one, &numbers_with_settings(4, "c4", other));
         assert_eq!(
-            reason_for(cell_leaves(1, "c4's")),
+            reason_for(cell_settings(1, "c4's")),
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
         assert_eq!(
-            reason_for(cell_leaves(0, "another's")),
+            reason_for(cell_settings(0, "another's")),
             "table2 and tableA7 differ in calibration.text.bytes of c4"
         );
         // For the same backbone, different engine settings are a conflict even if the depths differ.
-        let mut half = cell_leaves(0, "c4's");
+        let mut half = cell_settings(0, "c4's");
         half.insert(SettingPath::new("engine.dtype"), Canonical::from_value(&json!("bf16")));
         let half = numbers_with_settings(6, "c4", half);
         assert_eq!(self::incompatibility_reason(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
     }
 
-    fn cell_leaves(seed: u64, text: &str) -> FlatSettings {
+    fn cell_settings(seed: u64, text: &str) -> FlatSettings {
         flatten(&json!({
             "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
             "calibration": {"seed": seed, "text": {"bytes": text}},
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn program_gate_and_version_keep_results_separate() {
+    fn runs_of_other_programs_or_gates_are_incompatible() {
         let other = ArtifactNumbers { stored: run("cd", true), ..one_record() };
         assert!(incompatibility_reason(&one_record(), &other).contains("with the same version"));
         let open = ArtifactNumbers { stored: run("ghostlab 0.1.0 ab", false), ..one_record() };

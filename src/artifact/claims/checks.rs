@@ -16,7 +16,7 @@ const CHANNELS_REDUCED: &str = metric::CHANNELS_REDUCED.id;
 const PREFILL: &str = metric::PREFILL.id;
 const MEMORY: &str = metric::MEMORY.id;
 /// Metrics compared in table A10.
-const A10: [&str; 4] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb", ACCURACY];
+const A10_METRICS: [&str; 4] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb", ACCURACY];
 
 /// The paper's proposed method.
 const GHOSTED: &str = "ghosted";
@@ -32,18 +32,18 @@ const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", D
 /// All recoveries in the paper's tables, plus `none`.
 const RECOVERIES: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
 /// Methods shown in figure 5.
-const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
+const FIGURE5_METHODS: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// Methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 
 /// Maximum difference that counts as noise, in standard deviations.
-const DEVIATIONS: f64 = 3.0;
+const MAX_DEVIATIONS: f64 = 3.0;
 
 pub(super) type CheckSetting = fn(&ClaimSetting<'_>) -> ClaimCheck;
 pub(super) type SettingFilter = fn(&Condition) -> bool;
 
 /// Predicates that select settings, by name. The first is the default.
-pub(super) static ONLY: [(&str, SettingFilter); 4] = [
+pub(super) static SETTING_FILTERS: [(&str, SettingFilter); 4] = [
     ("any", |_| true),
     ("streamlined", is_llm_streamline),
     ("streamlined-qwen", |setting| {
@@ -86,7 +86,7 @@ pub(super) static CHECKS: &[(&str, CheckSetting)] = &[
     ("table2-average", |setting| setting.rank(ACCURACY, GHOSTED, &REPAIRS).check_at_most(2.0)),
     ("table2-highest", |setting| setting.best(ACCURACY, GHOSTED, &REPAIRS)),
     ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &RECOVERIES)),
-    ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
+    ("table3-margin-widens", |setting| check_lead_widens(setting, PERPLEXITY, &REPAIRS)),
     ("table4-saturates", |setting| {
         let [few, more, most] = values_by_sequences(setting, ACCURACY, [32, 64, 128]);
         (more.max(most) - few).check_below(0.1)
@@ -96,7 +96,7 @@ pub(super) static CHECKS: &[(&str, CheckSetting)] = &[
         more.clone().check_below(few).and(most.check_below(more))
     }),
     ("table4-returns-diminish", |setting| {
-        let [first, second, third] = [16, 32, 64].map(|sequences| saved_by_doubling(setting, sequences));
+        let [first, second, third] = [16, 32, 64].map(|sequences| perplexity_saved_by_doubling(setting, sequences));
         second.clone().check_below(first).and(third.check_below(second))
     }),
     ("table5-linearpatch", |setting| {
@@ -104,8 +104,8 @@ pub(super) static CHECKS: &[(&str, CheckSetting)] = &[
             [ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).check_above(0.0)),
         )
     }),
-    ("figure5-highest", |setting| setting.best(ACCURACY, GHOSTED, &DEPTHS_SHOWN)),
-    ("figure5-gap-widens", |setting| lead_widens(setting, ACCURACY, &DEPTHS_SHOWN)),
+    ("figure5-highest", |setting| setting.best(ACCURACY, GHOSTED, &FIGURE5_METHODS)),
+    ("figure5-gap-widens", |setting| check_lead_widens(setting, ACCURACY, &FIGURE5_METHODS)),
     ("tableA4-highest", |setting| setting.best(ACCURACY, GHOSTED, &FINETUNED)),
     ("tableA4-margin", |setting| setting.lead(ACCURACY, GHOSTED, &[ROTATE]).check_at_least(0.08)),
     ("tableA4-rotate-stronger", |setting| {
@@ -113,50 +113,50 @@ pub(super) static CHECKS: &[(&str, CheckSetting)] = &[
     }),
     ("tableA5-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &FINETUNED)),
     ("tableA5-reduction", |setting| {
-        setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(setting.value(PERPLEXITY, ROTATE)).check_at_least(0.1435)
+        setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).ratio_to(setting.value(PERPLEXITY, ROTATE)).check_at_least(0.1435)
     }),
     ("tableA5-more-pronounced", |setting| {
-        lead_over_rotate(setting, PERPLEXITY).check_above(lead_over_rotate(setting, ACCURACY))
+        relative_lead_over_rotate(setting, PERPLEXITY).check_above(relative_lead_over_rotate(setting, ACCURACY))
     }),
-    ("tableA6-highest", highest_of_all_rows),
-    ("tableA6-qwen-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
-    ("tableA7-highest", highest_of_all_rows),
+    ("tableA6-highest", check_highest_of_all_rows),
+    ("tableA6-qwen-widens", |setting| check_lead_widens(setting, ACCURACY, &REPAIRS)),
+    ("tableA7-highest", check_highest_of_all_rows),
     ("tableA7-corpus", |setting| {
         let [one, other] = ["wikitext2", "c4"].map(|corpus| setting.corpus(corpus).value(ACCURACY, GHOSTED));
         (one - other).abs().check_at_most(0.36)
     }),
-    ("tableA7-gap-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
+    ("tableA7-gap-widens", |setting| check_lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA10-identical", |setting| {
-        ClaimCheck::all(A10.map(|metric| is_same_by_solvers(setting, metric)))
-            .and(is_same_by_solvers(setting, PERPLEXITY))
+        ClaimCheck::all(A10_METRICS.map(|metric| check_equal_by_solvers(setting, metric)))
+            .and(check_equal_by_solvers(setting, PERPLEXITY))
     }),
     ("tableA10-negligible", |setting| {
         ClaimCheck::all(
-            A10.map(|metric| {
+            A10_METRICS.map(|metric| {
                 setting.lead(metric, SVD, &[SOLVE]).abs().check_below(0.001 * setting.value(metric, SOLVE))
             }),
         )
     }),
     ("table5-identical-cost", |setting| {
         ClaimCheck::all([DIAG, ROTATE].map(|other| {
-            let apart = (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, other)).abs();
+            let difference = (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, other)).abs();
             let memory = setting.value(MEMORY, GHOSTED).check_equal(setting.value(MEMORY, other));
-            apart.check_at_most(0.01 * setting.value(PREFILL, other)).and(memory)
+            difference.check_at_most(0.01 * setting.value(PREFILL, other)).and(memory)
         }))
     }),
     ("table5-half-a-millisecond", |setting| {
         (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, ROTATE)).abs().check_at_most(0.5)
     }),
-    ("tableA8-matches-linearpatch", matches_linearpatch),
-    ("tableA8-speedup", speedup_stays),
-    ("tableA8-overhead", overhead_is_small),
-    ("tableA9-matches-linearpatch", matches_linearpatch),
-    ("tableA9-speedup", speedup_stays),
-    ("tableA9-overhead", overhead_is_small),
+    ("tableA8-matches-linearpatch", check_matches_linearpatch),
+    ("tableA8-speedup", check_speedup_stays),
+    ("tableA8-overhead", check_overhead_is_small),
+    ("tableA9-matches-linearpatch", check_matches_linearpatch),
+    ("tableA9-speedup", check_speedup_stays),
+    ("tableA9-overhead", check_overhead_is_small),
 ];
 
 /// Checks whether ghosted has the highest accuracy of all rows, including the unrepaired rows of other criteria.
-fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
+fn check_highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above = |criterion| {
         streamlined.value(ACCURACY, GHOSTED).check_above(setting.criterion(criterion).value(ACCURACY, NONE))
@@ -164,56 +164,60 @@ fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     streamlined.best(ACCURACY, GHOSTED, &RECOVERIES).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
-/// Returns our value for each number of calibration sequences.
+/// Returns the value of `ghosted` for each number of calibration sequences.
 fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str, counts: [usize; N]) -> [Quantity; N] {
     counts.map(|sequences| setting.with_sequences(sequences).value(metric, GHOSTED))
 }
 
 /// Returns the decrease in perplexity from doubling the number of calibration sequences.
-fn saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
+fn perplexity_saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
     let [once, twice] = values_by_sequences(setting, PERPLEXITY, [sequences, 2 * sequences]);
     once - twice
 }
 
-fn is_same_by_solvers(setting: &ClaimSetting<'_>, metric: &str) -> ClaimCheck {
+fn check_equal_by_solvers(setting: &ClaimSetting<'_>, metric: &str) -> ClaimCheck {
     setting.value(metric, SVD).check_equal(setting.value(metric, SOLVE))
 }
 
-fn lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
-    setting.lead(metric, GHOSTED, &[ROTATE]).share_of(setting.value(metric, ROTATE))
+/// Returns the lead of `ghosted` over LinearPatch (Rotate), as a fraction of the value of the latter.
+fn relative_lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
+    setting.lead(metric, GHOSTED, &[ROTATE]).ratio_to(setting.value(metric, ROTATE))
 }
 
 /// Checks whether the lead over the best rival is larger at the deepest cut than at the shallowest.
-fn lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
+fn check_lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
     setting.between_depths(|deep, shallow| {
         deep.lead(metric, GHOSTED, rivals).check_above(shallow.lead(metric, GHOSTED, rivals))
     })
 }
 
-fn matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
-    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(|prompt| {
+/// Checks that the prefill times of `ghosted` and of both LinearPatch variants differ only by noise.
+fn check_matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.timed_metrics(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(|metric| {
         ClaimCheck::all([DIAG, ROTATE].map(|other| {
-            let apart = (setting.value(prompt, GHOSTED) - setting.value(prompt, other)).abs();
-            apart.check_at_most(DEVIATIONS * setting.noise(prompt, GHOSTED, other))
+            let difference = (setting.value(metric, GHOSTED) - setting.value(metric, other)).abs();
+            difference.check_at_most(MAX_DEVIATIONS * setting.noise(metric, GHOSTED, other))
         }))
     }))
 }
 
-fn speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
-    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
-        time_saved(setting, prompt, GHOSTED)
+/// Checks that `ghosted` is faster than the dense model and keeps at least 90 % of the time that pruning alone saves.
+fn check_speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.timed_metrics(PREFILL, &[GHOSTED, NONE]).iter().map(|metric| {
+        time_saved(setting, metric, GHOSTED)
             .check_above(0.0)
-            .and(time_saved(setting, prompt, GHOSTED).check_at_least(0.9 * time_saved(setting, prompt, NONE)))
+            .and(time_saved(setting, metric, GHOSTED).check_at_least(0.9 * time_saved(setting, metric, NONE)))
     }))
 }
 
-fn time_saved(setting: &ClaimSetting<'_>, prompt: &str, recovery: &str) -> Quantity {
-    setting.dense_value(prompt) - setting.value(prompt, recovery)
+fn time_saved(setting: &ClaimSetting<'_>, metric: &str, recovery: &str) -> Quantity {
+    setting.dense_value(metric) - setting.value(metric, recovery)
 }
 
-fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
-    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
-        let one_layer = (1.0 / setting.depth()) * (setting.dense_value(prompt) - setting.value(prompt, NONE));
-        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).check_below(one_layer)
+/// Checks that the operator of `ghosted` takes less time than one layer.
+fn check_overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.timed_metrics(PREFILL, &[GHOSTED, NONE]).iter().map(|metric| {
+        let one_layer = (1.0 / setting.depth()) * (setting.dense_value(metric) - setting.value(metric, NONE));
+        (setting.value(metric, GHOSTED) - setting.value(metric, NONE)).check_below(one_layer)
     }))
 }

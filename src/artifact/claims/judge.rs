@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::artifact_numbers::{ArtifactNumbers, Artifacts, KnownNumber, incompatibility};
+use super::artifact_numbers::{ArtifactNumbers, Artifacts, KnownNumber, find_incompatibility};
 use super::number::{ClaimCheck, Judgement};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, RequiredSettings};
@@ -56,12 +56,12 @@ impl Claim {
                 None => return self.unknown_verdict(absent(name)),
             }
         }
-        if let Some(reason) = present.windows(2).find_map(|pair| incompatibility(pair[0], pair[1])) {
+        if let Some(reason) = present.windows(2).find_map(|pair| find_incompatibility(pair[0], pair[1])) {
             return self.unknown_verdict(reason);
         }
         let ungated = present.iter().filter_map(|(_, artifact)| artifact.stored.as_ref()).any(|run| !run.gate);
         let best = self.best_counts(artifacts, &present);
-        ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
+        ClaimVerdict { ungated, best, ..self.decide_verdict(self.judge_settings(&present)) }
     }
 
     /// Counts in how many settings our method has the best row. Returns `None` if the claim is not about the best
@@ -84,7 +84,7 @@ impl Claim {
     }
 
     /// Runs the check in every setting that all artifacts share.
-    fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
+    fn judge_settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.value(&record.condition)).collect() };
         let mut seen = BTreeSet::new();
@@ -99,9 +99,9 @@ impl Claim {
                 records.iter().filter(|record| self.is_about(record)).any(|record| key(record) == *wanted)
             })
         });
-        let groups = self.by_measurement(groups);
-        let cuts: Vec<Option<String>> = (0..groups.len()).map(|at| self.cut_of(&groups, at)).collect();
-        groups.into_iter().zip(cuts).map(|(group, cut_of)| self.setting_verdict(artifacts, group, cut_of)).collect()
+        let groups = self.merge_equal_settings(groups);
+        let cuts: Vec<Option<String>> = (0..groups.len()).map(|at| self.find_earlier_cut(&groups, at)).collect();
+        groups.into_iter().zip(cuts).map(|(group, cut_of)| self.judge_setting(artifacts, group, cut_of)).collect()
     }
 
     fn is_about(&self, record: &Record) -> bool {
@@ -109,7 +109,7 @@ impl Claim {
     }
 
     /// Runs the check in one setting.
-    fn setting_verdict(
+    fn judge_setting(
         &self,
         artifacts: &[(&str, &ArtifactNumbers)],
         (key, known): ClaimGroup<'_>,
@@ -122,9 +122,9 @@ impl Claim {
             dense.filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
         let setting = ClaimSetting::new(records).with_dense(dense.collect());
         let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
-        let several = differing(&known);
-        if outcome == Judgement::Unknown && !several.is_empty() {
-            shown = format!("{shown}; the cells differ in {}", several.join(", "));
+        let differing = differing_settings(&known);
+        if outcome == Judgement::Unknown && !differing.is_empty() {
+            shown = format!("{shown}; the cells differ in {}", differing.join(", "));
         }
         // Suggest measuring again only for our timings, because the paper's cannot be measured again.
         let measured = artifacts.iter().any(|(_, artifact)| artifact.stored.is_some());
@@ -135,7 +135,7 @@ impl Claim {
     }
 
     /// Merges settings whose criteria have equal scores so that each measurement counts only once.
-    fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
+    fn merge_equal_settings<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
         for (key, all) in groups {
@@ -150,9 +150,9 @@ impl Claim {
         cuts
     }
 
-    /// Returns the criterion of the first earlier group with equal unrepaired scores. Equal scores imply that it
-    /// removes the same layers.
-    fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
+    /// Returns the criterion of the first earlier group with equal unrepaired scores. Equal scores imply that
+    /// both groups remove the same layers.
+    fn find_earlier_cut(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
         let first = groups[..at].iter().find(|(known, first)| {
@@ -162,7 +162,7 @@ impl Claim {
         first.map(|(known, _)| known[axis].clone())
     }
 
-    fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
+    fn decide_verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
         let held = count_outcomes(&settings, Judgement::Holds);
         let unknown = count_outcomes(&settings, Judgement::Unknown);
         let total = settings.len();
@@ -192,7 +192,7 @@ impl Claim {
     }
 
     fn unknown_verdict(&self, reason: String) -> ClaimVerdict {
-        ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
+        ClaimVerdict { reason: Some(reason), ..self.decide_verdict(Vec::new()) }
     }
 }
 
@@ -214,15 +214,15 @@ fn have_equal_records(
     other: &[KnownNumber<'_>],
     is_selected: impl Fn(&Record) -> bool,
 ) -> bool {
-    is_one_measurement(&content(one, &is_selected), &content(other, &is_selected))
+    is_one_measurement(&row_content(one, &is_selected), &row_content(other, &is_selected))
 }
 
-fn content<'a>(all: &[KnownNumber<'a>], is_selected: impl Fn(&Record) -> bool) -> RowContent<'a> {
+fn row_content<'a>(all: &[KnownNumber<'a>], is_selected: impl Fn(&Record) -> bool) -> RowContent<'a> {
     RowContent::scores(all.iter().map(|known| known.record).filter(|record| is_selected(record)))
 }
 
 /// Returns the settings in which numbers with the same condition and metric differ.
-fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
+fn differing_settings(known: &[KnownNumber<'_>]) -> Vec<String> {
     let mut alike: BTreeMap<_, Vec<&FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in known {
         alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
@@ -240,11 +240,11 @@ impl ClaimVerdict {
             return self.reason.clone().unwrap_or_default();
         }
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
-        let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
-        let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut already counted") };
+        let repeated = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
+        let repeated = if repeated == 0 { String::new() } else { format!(", {repeated} on a cut already counted") };
         let gate = if self.ungated { " (computed with --no-gate)" } else { "" };
         let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.significance_text()));
-        format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)
+        format!("{} of {}{best}{unknown}{repeated}, {} needed{gate}", self.held, self.total, self.needed)
     }
 }
 

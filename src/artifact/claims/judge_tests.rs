@@ -200,10 +200,18 @@ fn criteria_with_equal_cuts_count_once() {
         verdict_on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
-    let twice = verdict_on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
-    assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
-    assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
-    assert_eq!(twice.count(), "2 of 2, 1 on a cut already counted, all needed");
+    let repeated = verdict_on(
+        &claim,
+        [
+            rows_of_three_metrics("llm-streamline", 0.0),
+            rows_of_three_metrics("shortgpt", 1.0),
+            rows_of_three_metrics("sleb", 0.0),
+        ]
+        .concat(),
+    );
+    assert_eq!(repeated.settings[0].setting[1].1, "llm-streamline = sleb");
+    assert_eq!(repeated.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
+    assert_eq!(repeated.count(), "2 of 2, 1 on a cut already counted, all needed");
     // Two criteria are not merged if one of their rows differs, or if they have too few rows to rule out a coincidence.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
@@ -214,24 +222,24 @@ fn criteria_with_equal_cuts_count_once() {
     );
 }
 
-fn rows(criterion: &str, add: f64) -> Vec<Record> {
+fn rows(criterion: &str, added: f64) -> Vec<Record> {
     let values = [("none", 40.0), ("linearpatch-diag", 45.0), ("ghosted", 60.0)];
     values
         .map(|(name, value)| {
-            let mut record = record("a", 4, name, value + add);
+            let mut record = record("a", 4, name, value + added);
             record.condition.criterion = criterion.to_owned();
             record
         })
         .to_vec()
 }
 
-/// Returns records whose unrepaired scores are the same for every criterion. `repaired` is added to the repaired
-/// scores.
-fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
+/// Returns an unrepaired and a repaired record for each of three metrics. The unrepaired scores are the same for every
+/// criterion. `added` is added to the repaired scores.
+fn rows_of_three_metrics(criterion: &str, added: f64) -> Vec<Record> {
     ["acc_average", "rte", "copa"]
         .into_iter()
         .flat_map(|metric| {
-            [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()]
+            [rows(criterion, 0.0)[0].clone(), rows(criterion, added)[2].clone()]
                 .map(|record| with_metric(record, metric))
         })
         .collect()

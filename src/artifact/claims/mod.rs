@@ -33,7 +33,7 @@ pub use verdict_comparison::{
 use std::fmt;
 use std::sync::LazyLock;
 
-use checks::{CHECKS, CheckSetting, ONLY, SettingFilter};
+use checks::{CHECKS, CheckSetting, SETTING_FILTERS, SettingFilter};
 use serde::Deserialize;
 
 use crate::results::number_record::Condition;
@@ -180,8 +180,8 @@ impl Sentence {
         let artifacts: &[&str] = artifacts.leak();
         let needs_paper_models = self.models == Models::Paper;
         self.claims.into_iter().map(move |entry| {
-            let only = entry.only.as_deref().unwrap_or(ONLY[0].0);
-            let only = ONLY.iter().find(|(name, _)| *name == only);
+            let only = entry.only.as_deref().unwrap_or(SETTING_FILTERS[0].0);
+            let only = SETTING_FILTERS.iter().find(|(name, _)| *name == only);
             let check = CHECKS.iter().find(|(id, _)| *id == entry.id);
             let (Some((_, only)), Some((id, check))) = (only, check) else {
                 unreachable!("invalid embedded claims.yaml: `{}` has no check, or its filter is unknown", entry.id)

@@ -25,45 +25,47 @@ impl Quantity {
     }
 
     pub(super) fn check_above(&self, other: impl Into<Quantity>) -> ClaimCheck {
-        self.compared(&other.into(), Ordering::is_gt)
+        self.compare(&other.into(), Ordering::is_gt)
     }
 
     pub(super) fn check_at_least(&self, other: impl Into<Quantity>) -> ClaimCheck {
-        self.compared(&other.into(), Ordering::is_ge)
+        self.compare(&other.into(), Ordering::is_ge)
     }
 
     pub(super) fn check_below(&self, other: impl Into<Quantity>) -> ClaimCheck {
-        self.compared(&other.into(), Ordering::is_lt)
+        self.compare(&other.into(), Ordering::is_lt)
     }
 
     pub(super) fn check_at_most(&self, other: impl Into<Quantity>) -> ClaimCheck {
-        self.compared(&other.into(), Ordering::is_le)
+        self.compare(&other.into(), Ordering::is_le)
     }
 
     pub(super) fn check_equal(&self, other: impl Into<Quantity>) -> ClaimCheck {
-        self.compared(&other.into(), Ordering::is_eq)
+        self.compare(&other.into(), Ordering::is_eq)
     }
 
     pub(super) fn abs(self) -> Self {
         self.map(|value, shown| (value.abs(), format!("|{shown}|")))
     }
 
-    pub(super) fn share_of(self, other: Self) -> Self {
-        self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
-    }
-
-    pub(super) fn max(self, other: Self) -> Self {
-        self.with(other, |(a, a_shown), (b, b_shown)| {
-            let larger = a.max(b);
-            (larger, format!("{} (the larger of {a_shown}, {b_shown})", short(larger)))
+    pub(super) fn ratio_to(self, other: Self) -> Self {
+        self.combine(other, |(a, a_shown), (b, b_shown)| {
+            (a / b, format!("{} ({a_shown} / {b_shown})", format_short(a / b)))
         })
     }
 
-    fn compared(&self, other: &Self, holds: fn(Ordering) -> bool) -> ClaimCheck {
+    pub(super) fn max(self, other: Self) -> Self {
+        self.combine(other, |(a, a_shown), (b, b_shown)| {
+            let larger = a.max(b);
+            (larger, format!("{} (the larger of {a_shown}, {b_shown})", format_short(larger)))
+        })
+    }
+
+    fn compare(&self, other: &Self, holds: fn(Ordering) -> bool) -> ClaimCheck {
         match (&self.0, &other.0) {
             (Ok((a, a_shown)), Ok((b, b_shown))) => {
                 let order = compare_approximately(*a, *b);
-                ClaimCheck::from_verdict(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
+                ClaimCheck::from_verdict(holds(order), format!("{a_shown} {} {b_shown}", order_sign(order)))
             }
             (Err(a), Err(b)) if a != b => ClaimCheck::unknown(format!("{a}; {b}")),
             (Err(reason), _) | (_, Err(reason)) => ClaimCheck::unknown(reason.clone()),
@@ -74,7 +76,7 @@ impl Quantity {
         Self::new(self.0.map(|(value, shown)| make(value, shown)))
     }
 
-    fn with(self, other: Self, make: impl FnOnce((f64, String), (f64, String)) -> (f64, String)) -> Self {
+    fn combine(self, other: Self, make: impl FnOnce((f64, String), (f64, String)) -> (f64, String)) -> Self {
         Self::new(self.0.and_then(|a| Ok(make(a, other.0?))))
     }
 }
@@ -89,7 +91,9 @@ impl Sub for Quantity {
     type Output = Quantity;
 
     fn sub(self, other: Quantity) -> Quantity {
-        self.with(other, |(a, a_shown), (b, b_shown)| (a - b, format!("{} ({a_shown} - {b_shown})", short(a - b))))
+        self.combine(other, |(a, a_shown), (b, b_shown)| {
+            (a - b, format!("{} ({a_shown} - {b_shown})", format_short(a - b)))
+        })
     }
 }
 
@@ -97,7 +101,7 @@ impl Mul<Quantity> for f64 {
     type Output = Quantity;
 
     fn mul(self, other: Quantity) -> Quantity {
-        other.map(|value, shown| (self * value, format!("{} ({self} * {shown})", short(self * value))))
+        other.map(|value, shown| (self * value, format!("{} ({self} * {shown})", format_short(self * value))))
     }
 }
 
@@ -111,7 +115,7 @@ fn is_nearly_equal(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
 
-pub(super) fn sign(order: Ordering) -> &'static str {
+pub(super) fn order_sign(order: Ordering) -> &'static str {
     match order {
         Ordering::Less => "<",
         Ordering::Equal => "=",
@@ -119,8 +123,8 @@ pub(super) fn sign(order: Ordering) -> &'static str {
     }
 }
 
-/// Formats a value with two decimals, or more if it is small.
-pub(super) fn short(value: f64) -> String {
+/// Formats a value with two decimals. A value below 0.1 has up to four decimals, and one below 0.00005 is shown as 0.00.
+pub(super) fn format_short(value: f64) -> String {
     match value.abs() {
         size if size >= 0.1 => format!("{value:.2}"),
         size if size >= 0.000_05 => format!("{value:.4}").trim_end_matches('0').to_owned(),
@@ -222,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn small_numbers_keep_their_digits() {
-        assert_eq!((short(0.0213).as_str(), short(0.36).as_str()), ("0.0213", "0.36"));
-        assert_eq!((short(1e-12).as_str(), short(-0.5).as_str()), ("0.00", "-0.50"));
+    fn numbers_below_a_tenth_are_shown_with_up_to_four_decimals() {
+        assert_eq!((format_short(0.0213).as_str(), format_short(0.36).as_str()), ("0.0213", "0.36"));
+        assert_eq!((format_short(1e-12).as_str(), format_short(-0.5).as_str()), ("0.00", "-0.50"));
     }
 
     #[test]
-    fn failure_outweighs_unknown_outcome() {
+    fn failed_and_unknown_checks_combine_to_a_failure() {
         assert_eq!(outcome_of_both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
         assert_eq!(outcome_of_both(Judgement::Unknown, Judgement::Fails), Judgement::Fails);
         assert_eq!(outcome_of_both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);

@@ -89,7 +89,7 @@ fn claim_counts_on_paper_tables_match_recorded_counts() {
 type StatedValues = BTreeMap<&'static str, (f64, f64)>;
 
 /// Returns numbers that agree with the statements in the paper.
-fn stated_shares() -> StatedValues {
+fn values_as_stated() -> StatedValues {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
         ("prune-and-comp", (0.9, 0.9)),
@@ -136,10 +136,10 @@ fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
 
 #[test]
 fn every_figure_claim_can_hold_and_fail() {
-    let good = figure_claims(&figures(&stated_shares(), 0.6));
+    let good = figure_claims(&figures(&values_as_stated(), 0.6));
     assert_eq!(good.len(), 8);
     assert!(good.values().all(|outcome| *outcome == Judgement::Holds), "{good:?}");
-    let mut worse = stated_shares();
+    let mut worse = values_as_stated();
     worse.insert("ghosted", (1.2, 0.2));
     assert_eq!(
         failing_claims(&worse, 0.1),
@@ -152,13 +152,13 @@ fn every_figure_claim_can_hold_and_fail() {
         ])
     );
     // Another method reduces the error as much as `ghosted` does.
-    let mut mended = stated_shares();
-    mended.insert("linearpatch-rotate", (0.4, 1.0));
+    let mut repaired = values_as_stated();
+    repaired.insert("linearpatch-rotate", (0.4, 1.0));
     assert_eq!(
-        failing_claims(&mended, 0.6),
+        failing_claims(&repaired, 0.6),
         BTreeSet::from(["figure1-uncorrected", "figure4-baselines-exceed", "figure4-uniform", "figure5-gap-widens"])
     );
-    let every: StatedValues = stated_shares()
+    let every: StatedValues = values_as_stated()
         .into_iter()
         .map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) }))
         .collect();
@@ -173,7 +173,7 @@ fn failing_claims(shown: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static
 #[test]
 fn claims_about_a_missing_method_are_unknown() {
     for missing in ["linearpatch-diag", "ghosted"] {
-        let mut shown = stated_shares();
+        let mut shown = values_as_stated();
         shown.remove(missing);
         for (id, outcome) in figure_claims(&figures(&shown, 0.6)) {
             let about_existing = id.starts_with("figure1") || id.starts_with("figure4-baselines");
@@ -199,12 +199,12 @@ fn claims_about_a_missing_method_are_unknown() {
 
 #[test]
 fn margin_above_the_papers_lower_bound_supports_claim() {
-    assert_eq!(outcome(2.5), Some(Judgement::Holds));
-    assert_eq!(outcome(0.08), Some(Judgement::Holds));
-    assert_eq!(outcome(0.07), Some(Judgement::Fails));
+    assert_eq!(outcome_of_margin(2.5), Some(Judgement::Holds));
+    assert_eq!(outcome_of_margin(0.08), Some(Judgement::Holds));
+    assert_eq!(outcome_of_margin(0.07), Some(Judgement::Fails));
 }
 
-fn outcome(margin: f64) -> Option<Judgement> {
+fn outcome_of_margin(margin: f64) -> Option<Judgement> {
     let records = [("linearpatch-rotate", 60.0), ("ghosted", 60.0 + margin)]
         .map(|(recovery, value)| {
             let mut record = sample_records::record("tiny-llama", 4, recovery, value);

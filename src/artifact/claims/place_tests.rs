@@ -8,7 +8,7 @@ use super::claims;
 
 /// Reads the paper's LaTeX source. Returns `None` if the file is missing, which counts as a failure in CI.
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
-fn source() -> Option<String> {
+fn read_latex_source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
     let text = fs::read_to_string(&path).ok();
     assert!(text.is_some() || std::env::var_os("CI").is_none(), "{} is missing", path.display());
@@ -20,7 +20,7 @@ fn source() -> Option<String> {
 
 /// Returns the lines in the order in which LaTeX reads them, with each file inserted at its `\input`. Each file in
 /// `source` starts with a line `%% file: NAME`.
-fn lines(source: &str) -> Vec<&str> {
+fn inline_files(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";
     for line in source.lines() {
@@ -53,7 +53,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn read(&mut self, line: &str) {
+    fn update(&mut self, line: &str) {
         let line = line.trim();
         if line.starts_with("\\appendix") {
             *self = Self { appendix: true, ..Self::default() };
@@ -89,11 +89,11 @@ impl Counters {
 
 #[test]
 fn artifact_number_matches_latex_numbering() {
-    let Some(source) = source() else { return };
+    let Some(source) = read_latex_source() else { return };
     let mut counters = Counters::default();
     let mut numbered = Vec::new();
-    for line in lines(&source) {
-        counters.read(line);
+    for line in inline_files(&source) {
+        counters.update(line);
         for kind in ["tab:", "fig:"] {
             if let Some(label) = line.trim().strip_prefix(&format!("\\label{{{kind}")) {
                 let label = format!("{kind}{}", label.trim_end_matches('}'));
@@ -102,7 +102,7 @@ fn artifact_number_matches_latex_numbering() {
         }
     }
     // Names of our artifacts and the paper's labels for them.
-    let shown = [
+    let expected = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),
         ("figure3", "fig:symm"),
@@ -124,17 +124,17 @@ fn artifact_number_matches_latex_numbering() {
         ("tableA9", "tab:latency_grid_n11"),
         ("tableA10", "tab:solver_comparison"),
     ];
-    let shown: BTreeSet<(String, String)> = shown.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
-    assert_eq!(BTreeSet::from_iter(numbered), shown);
+    let expected: BTreeSet<(String, String)> = expected.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
+    assert_eq!(BTreeSet::from_iter(numbered), expected);
 
     // Each artifact has its own file in `experiments/` or is listed in another file's `also`.
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
-    let also: BTreeSet<String> = shown
+    let also: BTreeSet<String> = expected
         .iter()
         .filter_map(|(name, _)| experiment_text(&experiments, name))
         .filter_map(|text| Some(text.lines().find_map(|line| line.trim().strip_prefix("also: "))?.to_owned()))
         .collect();
-    for (name, label) in &shown {
+    for (name, label) in &expected {
         assert!(experiment_text(&experiments, name).is_some() != also.contains(name), "{name} ({label})");
     }
     assert!(experiment_text(&experiments, "tableA1").is_some_and(|text| text.contains("list: checkpoints")));
@@ -169,11 +169,11 @@ fn word_trigrams(text: &str) -> BTreeSet<[String; 3]> {
 
 #[test]
 fn claim_is_in_the_section_that_it_names() {
-    let Some(source) = source() else { return };
+    let Some(source) = read_latex_source() else { return };
     let mut sections: BTreeMap<String, String> = BTreeMap::new();
     let mut counters = Counters::default();
-    for line in lines(&source) {
-        counters.read(line);
+    for line in inline_files(&source) {
+        counters.update(line);
         let text = sections.entry(counters.place()).or_default();
         text.push_str(line);
         text.push('\n');

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::number::{ClaimCheck, Quantity, compare_approximately, short, sign};
+use super::number::{ClaimCheck, Quantity, compare_approximately, format_short, order_sign};
 use crate::latency::MAX_RELATIVE_DEVIATION;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
@@ -18,12 +18,12 @@ pub(super) struct ClaimSetting<'a> {
     /// Records of the dense backbone, shared by all settings.
     dense: Vec<&'a Record>,
     /// Suffix that describes the selected subset, such as `, depth 11`.
-    part: String,
+    suffix: String,
 }
 
 impl<'a> ClaimSetting<'a> {
     pub(super) fn new(records: Vec<&'a Record>) -> Self {
-        Self { records, dense: Vec::new(), part: String::new() }
+        Self { records, dense: Vec::new(), suffix: String::new() }
     }
 
     pub(super) fn with_dense(self, dense: Vec<&'a Record>) -> Self {
@@ -32,7 +32,7 @@ impl<'a> ClaimSetting<'a> {
 
     fn select(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
         let records = self.records.iter().copied().filter(|record| keeps(&record.condition)).collect();
-        Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
+        Self { records, dense: self.dense.clone(), suffix: format!("{}, {name}", self.suffix) }
     }
 
     pub(super) fn criterion(&self, name: &str) -> Self {
@@ -52,15 +52,15 @@ impl<'a> ClaimSetting<'a> {
 
     /// Selects the records with the fewest removed layers.
     pub(super) fn shallowest(&self) -> Self {
-        self.at(self.records.iter().map(|record| record.condition.depth).min())
+        self.at_depth(self.records.iter().map(|record| record.condition.depth).min())
     }
 
     /// Selects the records with the most removed layers.
     pub(super) fn deepest(&self) -> Self {
-        self.at(self.records.iter().map(|record| record.condition.depth).max())
+        self.at_depth(self.records.iter().map(|record| record.condition.depth).max())
     }
 
-    fn at(&self, depth: Option<usize>) -> Self {
+    fn at_depth(&self, depth: Option<usize>) -> Self {
         let depth = depth.unwrap_or_default();
         self.select(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
@@ -69,15 +69,16 @@ impl<'a> ClaimSetting<'a> {
     pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let shallow = self.shallowest();
         let deep = self.deepest();
-        if shallow.part == deep.part {
-            return ClaimCheck::unknown(format!("no second depth to compare{}", deep.part));
+        if shallow.suffix == deep.suffix {
+            return ClaimCheck::unknown(format!("no second depth to compare{}", deep.suffix));
         }
         check(&deep, &shallow)
     }
 
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         Quantity::new(
-            self.read(metric, recovery).map(|value| (value, format!("{} ({recovery}{})", short(value), self.part))),
+            self.read_value(metric, recovery)
+                .map(|value| (value, format!("{} ({recovery}{})", format_short(value), self.suffix))),
         )
     }
 
@@ -90,11 +91,11 @@ impl<'a> ClaimSetting<'a> {
         let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
         let read = read.and_then(|record| usable_value(record, "dense"));
-        Quantity::new(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
+        Quantity::new(read.map(|value| (round_to_printed(metric, value), format!("{} (dense)", format_short(value)))))
     }
 
     /// Returns the metrics in a family that have a value for at least one of the recoveries.
-    pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
+    pub(super) fn timed_metrics(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
             .iter()
@@ -106,7 +107,7 @@ impl<'a> ClaimSetting<'a> {
     /// Returns the combined standard deviation of two recoveries: the square root of the sum of their squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
-        Quantity::new(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
+        Quantity::new(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", format_short(noise)))))
     }
 
     fn deviation(&self, metric: &str, name: &str) -> Result<f64, String> {
@@ -114,20 +115,20 @@ impl<'a> ClaimSetting<'a> {
         let found = records.find(|record| record.metric == metric && record.condition.recovery == name);
         found
             .and_then(|record| record.error)
-            .ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
+            .ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.suffix))
     }
 
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
-        Quantity::new(self.all(metric, recoveries).map(|values| {
+        Quantity::new(self.read_values(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
-            (mean, format!("{} (mean of {})", short(mean), values.len()))
+            (mean, format!("{} (mean of {})", format_short(mean), values.len()))
         }))
     }
 
     pub(super) fn minimum(&self, metric: &str, recoveries: &[&str]) -> Quantity {
-        Quantity::new(self.all(metric, recoveries).map(|values| {
-            let (name, least) = strongest(|a, b| compare_approximately(b, a), &values).unwrap_or(("none", f64::NAN));
-            (least, format!("{} ({name}, minimum of {})", short(least), values.len()))
+        Quantity::new(self.read_values(metric, recoveries).map(|values| {
+            let (name, least) = best_value(|a, b| compare_approximately(b, a), &values).unwrap_or(("none", f64::NAN));
+            (least, format!("{} ({name}, minimum of {})", format_short(least), values.len()))
         }))
     }
 
@@ -137,61 +138,76 @@ impl<'a> ClaimSetting<'a> {
     }
 
     fn check_best(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<ClaimCheck, String> {
-        let better = better(metric)?;
-        let ours = self.read(metric, name)?;
+        let better = value_order(metric)?;
+        let ours = self.read_value(metric, name)?;
         let others = rivals.iter().filter(|rival| **rival != name);
         let known: Vec<(&str, f64)> =
-            others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
-        let rival = strongest(better, &known);
+            others.filter_map(|&rival| Some((rival, self.read_value(metric, rival).ok()?))).collect();
+        let rival = best_value(better, &known);
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
-            return Ok(ClaimCheck::from_verdict(false, self.pair((rival, other), (name, ours))));
+            return Ok(ClaimCheck::from_verdict(false, self.format_comparison((rival, other), (name, ours))));
         }
         // No known rival is better, but a missing one could be, so report it as an error.
-        self.all(metric, rivals)?;
-        let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        Ok(ClaimCheck::from_verdict(true, self.pair((name, ours), rival)))
+        self.read_values(metric, rivals)?;
+        let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.suffix))?;
+        Ok(ClaimCheck::from_verdict(true, self.format_comparison((name, ours), rival)))
     }
 
     /// Returns the lead of a recovery over its best rival.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::new(self.measure_lead(metric, name, rivals))
+        Quantity::new(self.compute_lead(metric, name, rivals))
     }
 
-    fn measure_lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
+    fn compute_lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
-        let better = better(metric)?;
-        let ours = self.read(metric, name)?;
-        let others = self.all(metric, &others)?;
-        let (rival, best) = strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
+        let better = value_order(metric)?;
+        let ours = self.read_value(metric, name)?;
+        let others = self.read_values(metric, &others)?;
+        let (rival, best) = best_value(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.suffix))?;
         let apart = (ours - best).abs();
         let lead = if better(best, ours).is_gt() { -apart } else { apart };
-        Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(ours), short(best), self.part)))
+        Ok((
+            lead,
+            format!(
+                "{} ({name} {} over {rival} {}{})",
+                format_short(lead),
+                format_short(ours),
+                format_short(best),
+                self.suffix
+            ),
+        ))
     }
 
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::new(self.count_rank(metric, name, rivals))
+        Quantity::new(self.compute_rank(metric, name, rivals))
     }
 
-    fn count_rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
-        let better = better(metric)?;
-        let ours = self.read(metric, name)?;
-        let all = self.all(metric, rivals)?;
+    fn compute_rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
+        let better = value_order(metric)?;
+        let ours = self.read_value(metric, name)?;
+        let all = self.read_values(metric, rivals)?;
         let rank = 1 + all.iter().filter(|(_, other)| better(*other, ours).is_gt()).count();
-        Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
+        Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", format_short(ours), all.len())))
     }
 
     /// Formats a comparison such as `ghosted 60.10 > replaceme-ls 59.45`.
-    fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
-        format!("{one} {} {} {other} {}{}", short(a), sign(compare_approximately(a, b)), short(b), self.part)
+    fn format_comparison(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
+        format!(
+            "{one} {} {} {other} {}{}",
+            format_short(a),
+            order_sign(compare_approximately(a, b)),
+            format_short(b),
+            self.suffix
+        )
     }
 
     /// Returns the values for all recoveries, or an error that names the first missing one.
-    fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
-        names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
+    fn read_values<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
+        names.iter().map(|&name| Ok((name, self.read_value(metric, name)?))).collect()
     }
 
     /// Returns the value for a recovery. Fails unless there is exactly one record.
-    fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
+    fn read_value(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
             .iter()
@@ -199,11 +215,13 @@ impl<'a> ClaimSetting<'a> {
             .copied()
             .collect();
         let [record] = found.as_slice() else {
-            return Err(ambiguous_record_error(&found, metric, &format!("{recovery}{}", self.part)));
+            return Err(ambiguous_record_error(&found, metric, &format!("{recovery}{}", self.suffix)));
         };
         match record.value.filter(|value| value.is_finite()) {
-            Some(_) => usable_value(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
-            None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
+            Some(_) => {
+                usable_value(record, &format!("{recovery}{}", self.suffix)).map(|value| round_to_printed(metric, value))
+            }
+            None => Err(format!("{metric} has no value for {recovery}{}", self.suffix)),
         }
     }
 }
@@ -218,12 +236,12 @@ fn usable_value(record: &Record, method: &str) -> Result<f64, String> {
     let error = record.error.unwrap_or_default();
     match record.noise() {
         None => Ok(value),
-        Some(part) => Err(format!(
+        Some(deviation) => Err(format!(
             "{NOISY}{} of {method}, {} ± {}, deviates by {:.0} % (limit: {:.0} %)",
             record.metric,
-            short(value),
-            short(error),
-            100.0 * part,
+            format_short(value),
+            format_short(error),
+            100.0 * deviation,
             100.0 * MAX_RELATIVE_DEVIATION
         )),
     }
@@ -235,7 +253,8 @@ pub(super) const NOISY: &str = "noise: ";
 /// Comparison function that returns `Greater` if the first value is better.
 type ValueOrder = fn(f64, f64) -> Ordering;
 
-fn better(metric: &str) -> Result<ValueOrder, String> {
+/// Returns a function that orders values of a metric from worse to better.
+fn value_order(metric: &str) -> Result<ValueOrder, String> {
     match Metric::find(metric).map(|metric| metric.direction) {
         Ok(Direction::Higher) => Ok(compare_approximately),
         Ok(Direction::Lower) => Ok(|a, b| compare_approximately(b, a)),
@@ -245,11 +264,12 @@ fn better(metric: &str) -> Result<ValueOrder, String> {
 }
 
 /// Returns the best value. Ties go to the first one.
-fn strongest<'n>(better: ValueOrder, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
+fn best_value<'n>(better: ValueOrder, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
 
-fn printed(metric: &str, value: f64) -> f64 {
+/// Rounds a value to the decimals that the tables print for a metric.
+fn round_to_printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::round_to_printed(value, metric.decimals))
 }
 

@@ -9,12 +9,12 @@ const PERPLEXITY: &str = "ppl_average";
 const ALL: [&str; 3] = ["none", "replaceme-ls", "ghosted"];
 
 /// Returns the rows for LLaMA-3-8B in table 2 of the paper.
-fn table() -> Vec<Record> {
+fn table2_rows() -> Vec<Record> {
     vec![record("a", 7, "none", 40.70), record("a", 7, "replaceme-ls", 59.45), record("a", 7, "ghosted", 60.10)]
 }
 
-fn table_with(recovery: &str, value: Option<f64>) -> Vec<Record> {
-    let mut records = table();
+fn table2_rows_with(recovery: &str, value: Option<f64>) -> Vec<Record> {
+    let mut records = table2_rows();
     for record in records.iter_mut().filter(|record| record.condition.recovery == recovery) {
         record.value = value;
     }
@@ -22,7 +22,7 @@ fn table_with(recovery: &str, value: Option<f64>) -> Vec<Record> {
 }
 
 fn perplexities() -> Vec<Record> {
-    table().into_iter().map(|record| with_metric(record, PERPLEXITY)).collect()
+    table2_rows().into_iter().map(|record| with_metric(record, PERPLEXITY)).collect()
 }
 
 fn claim_setting(records: &[Record]) -> ClaimSetting<'_> {
@@ -31,7 +31,7 @@ fn claim_setting(records: &[Record]) -> ClaimSetting<'_> {
 
 #[test]
 fn best_value_follows_the_direction_of_the_metric() {
-    let records = table();
+    let records = table2_rows();
     assert_eq!(
         claim_setting(&records).best(ACCURACY, "ghosted", &ALL),
         ClaimCheck::from_verdict(true, "ghosted 60.10 > replaceme-ls 59.45".into())
@@ -51,7 +51,7 @@ fn best_value_follows_the_direction_of_the_metric() {
 #[test]
 fn claim_values_are_compared_as_printed() {
     // With two decimals, 60.1 and 60.104 are both printed as 60.10.
-    let tied = table_with("replaceme-ls", Some(60.104));
+    let tied = table2_rows_with("replaceme-ls", Some(60.104));
     let setting = claim_setting(&tied);
     assert_eq!(
         setting.best(ACCURACY, "ghosted", &ALL),
@@ -70,7 +70,7 @@ fn claim_values_are_compared_as_printed() {
 
 #[test]
 fn lead_is_positive_if_the_method_is_better() {
-    let records = table();
+    let records = table2_rows();
     assert_eq!(lead(&records, "ghosted", &ALL).check_equal(0.65).outcome, Judgement::Holds);
     assert_eq!(lead(&records, "replaceme-ls", &ALL).check_equal(-0.65).outcome, Judgement::Holds);
     assert_eq!(
@@ -91,7 +91,8 @@ fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
 
 #[test]
 fn metric_without_direction_has_no_best() {
-    let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
+    let shares: Vec<Record> =
+        table2_rows().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
     let setting = claim_setting(&shares);
     let reason = "m_symmetric_share has no better direction";
     assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
@@ -101,9 +102,9 @@ fn metric_without_direction_has_no_best() {
 
 #[test]
 fn missing_competitor_value_makes_the_check_unknown() {
-    let mut without = table();
+    let mut without = table2_rows();
     without.remove(1);
-    for records in [table_with("replaceme-ls", None), table_with("replaceme-ls", Some(f64::NAN)), without] {
+    for records in [table2_rows_with("replaceme-ls", None), table2_rows_with("replaceme-ls", Some(f64::NAN)), without] {
         let setting = claim_setting(&records);
         let reason = "acc_average has no value for replaceme-ls";
         assert_eq!(setting.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
@@ -114,13 +115,16 @@ fn missing_competitor_value_makes_the_check_unknown() {
         // A single better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
-    assert_eq!(claim_setting(&table_with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
-    assert_eq!(claim_setting(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
+    assert_eq!(
+        claim_setting(&table2_rows_with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome,
+        Judgement::Unknown
+    );
+    assert_eq!(claim_setting(&table2_rows()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
 }
 
 #[test]
 fn mean_and_minimum_cover_the_named_methods() {
-    let records = table();
+    let records = table2_rows();
     let setting = claim_setting(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).check_equal(59.775).outcome, Judgement::Holds);
     let check = setting.minimum(ACCURACY, &ALL).check_above(50.0);
@@ -129,7 +133,7 @@ fn mean_and_minimum_cover_the_named_methods() {
 
 #[test]
 fn ambiguous_value_is_unknown() {
-    let mut records = table();
+    let mut records = table2_rows();
     records.push(record("a", 11, "ghosted", 53.66));
     let complete = claim_setting(&records);
     assert_eq!(
@@ -143,7 +147,7 @@ fn ambiguous_value_is_unknown() {
 
 #[test]
 fn depth_comparison_needs_two_depths_with_values() {
-    let mut records = table();
+    let mut records = table2_rows();
     let one = claim_setting(&records).between_depths(is_lower_if_deeper);
     assert_eq!(one, ClaimCheck::unknown("no second depth to compare, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
@@ -159,7 +163,7 @@ fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> Cl
 
 #[test]
 fn calibration_corpus_and_sequences_are_filtered_separately() {
-    let mut records = table();
+    let mut records = table2_rows();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
     let setting = claim_setting(&records);
     assert_eq!(setting.with_sequences(32).value(ACCURACY, "ghosted").check_equal(59.45).outcome, Judgement::Holds);
@@ -188,7 +192,7 @@ fn check_on_noisy_time_is_unknown_and_shows_deviation() {
     assert_eq!(
         setting.value(metric, "replaceme-ls").check_above(0.0).outcome,
         Judgement::Holds,
-        "five percent can be used"
+        "a deviation of 5 % is accepted"
     );
     let dense = time_record(0, "none", 20.0, 5.0);
     let dense_check = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).dense_value(metric).check_above(0.0);

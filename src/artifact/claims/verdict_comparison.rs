@@ -70,8 +70,8 @@ fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
 /// all needed: FAILS`. With `details`, the lines below each claim give its interpretation and the settings in which it
 /// does not hold.
 pub fn render(judged: &[JudgedClaim<'_>], details: bool) -> String {
-    let ours = verdict_counts(judged.iter().map(|entry| entry.ours.outcome));
-    let theirs = verdict_counts(judged.iter().map(|entry| entry.paper.outcome));
+    let ours = format_verdict_counts(judged.iter().map(|entry| entry.ours.outcome));
+    let theirs = format_verdict_counts(judged.iter().map(|entry| entry.paper.outcome));
     let mut text = format!("{}: {ours} (on the paper's numbers: {theirs})\n", pluralize(judged.len(), "claim"));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
@@ -96,7 +96,7 @@ pub fn render(judged: &[JudgedClaim<'_>], details: bool) -> String {
 }
 
 /// Formats the number of claims with each verdict, such as `2 fail, 1 is unknown`.
-fn verdict_counts(verdicts: impl Iterator<Item = Judgement>) -> String {
+fn format_verdict_counts(verdicts: impl Iterator<Item = Judgement>) -> String {
     let verdicts: Vec<Judgement> = verdicts.collect();
     let counts = Judgement::ALL.map(|verdict| (verdict, verdicts.iter().filter(|other| **other == verdict).count()));
     let texts: Vec<String> =
@@ -166,15 +166,16 @@ pub fn judge_folders(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedCla
 
 /// Reads the stored results of a profile, by artifact.
 fn read_profile(folders: &[PathBuf], profile: &str) -> Result<BTreeMap<String, StoredResults>> {
-    let folders = folders.iter().filter(|folder| is_of_profile(folder, profile));
+    let folders = folders.iter().filter(|folder| has_results_of_profile(folder, profile));
     folders.map(|folder| StoredResults::read(folder).map(|stored| (stored.name.clone(), stored))).collect()
 }
 
 /// Returns whether a folder contains the results of a profile. Folders with search results lack the required files.
-fn is_of_profile(folder: &Path, profile: &str) -> bool {
+fn has_results_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
-    let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
-    is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
+    let has_name =
+        folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
+    has_name && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
 
 /// Formats the main result of table 2, such as `Ghost Layer (Ours): highest ACC AVG in 5 of 6 on seed 0, …`. Returns
