@@ -299,8 +299,8 @@ fn is_unspecified(measurement: &Measurement, trained: &str, option: &str) -> boo
         || option.starts_with(trained)
 }
 
-/// Adds a text for each calibration setting that differs from the paper's. `is_count_named` is set if the condition states
-/// the number of operator sequences.
+/// Adds a text for each calibration setting that differs from the paper's. `is_count_named` is set if the condition
+/// states the number of operator sequences.
 fn add_calibration(calibrated: &CalibrationSummary, is_count_named: bool, texts: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {

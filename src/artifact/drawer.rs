@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::tradeoff::pareto;
+use super::tradeoff::build_pareto;
 use crate::artifact::figure::{
     Axis, BarChart, BarValue, Curves, DiagramCut, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Plot, Point,
     Scale, Series, SublayerCut, Surroundings, Width,
@@ -17,22 +17,23 @@ use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct};
 use crate::{criterion, recovery};
 
-/// Draws one figure per backbone.
+/// Draws one figure per backbone. Returns each drawing with its file suffix: the backbone, or an empty string if there
+/// is only one.
 pub(super) fn draw_each(
     backbones: &[String],
-    figure: impl Fn(&String) -> Result<Figure>,
+    build_figure: impl Fn(&String) -> Result<Figure>,
 ) -> Result<Vec<(String, Drawing)>> {
     let is_named = backbones.len() > 1;
     backbones
         .iter()
         .map(|backbone| {
             let name = if is_named { backbone.clone() } else { String::new() };
-            Ok((name, figure(backbone)?.draw()?))
+            Ok((name, build_figure(backbone)?.draw()?))
         })
         .collect()
 }
 
-fn duplicate_place_error(one: &str, other: &str) -> Error {
+fn duplicate_position_error(one: &str, other: &str) -> Error {
     Error::bad_input("two grid cells have the same position and label in the figure")
         .expected("one cell per position and label")
         .found(format!("`{one}` and `{other}`"))
@@ -51,11 +52,11 @@ fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
 /// Returns the sorted values as points whose x is the rank in percent.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
-    let share = 100.0 / values.len() as f64;
+    let step = 100.0 / values.len() as f64;
     values
         .into_iter()
         .enumerate()
-        .map(|(index, value)| Point { x: (index as f64 + 0.5) * share, y: Some(value), error: None })
+        .map(|(index, value)| Point { x: (index as f64 + 0.5) * step, y: Some(value), error: None })
         .collect()
 }
 
@@ -75,16 +76,16 @@ impl Drawer<'_> {
         self.check_unique_positions()?;
         let backbones = self.backbones();
         match self.entry.kind {
-            FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
-            FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
-            FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.channels(backbone))),
-            FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.depths(backbone))),
+            FigureKind::Bars => Ok(vec![(String::new(), self.build_bars().draw()?)]),
+            FigureKind::Shares => Ok(vec![(String::new(), self.build_shares().draw()?)]),
+            FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.build_channels(backbone))),
+            FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.build_depths(backbone))),
             FigureKind::Layers => {
                 // A cut of sublayers without a repair may have no number.
                 let backbones = distinct(self.outcome.cells.iter().map(|result| &result.cell.backbone));
-                draw_each(&backbones, |backbone| self.layers(backbone))
+                draw_each(&backbones, |backbone| self.build_layers(backbone))
             }
-            FigureKind::Pareto => draw_each(&backbones, |backbone| self.pareto(backbone)),
+            FigureKind::Pareto => draw_each(&backbones, |backbone| self.build_pareto(backbone)),
         }
     }
 
@@ -108,7 +109,7 @@ impl Drawer<'_> {
         Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
     }
 
-    fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
+    fn build_figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
         let suffix = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
         let around = Surroundings {
             title: format!("{}{suffix}", self.description.title),
@@ -121,7 +122,7 @@ impl Drawer<'_> {
     }
 
     /// Describes the cut, for example `4 of 16 layers removed by LLM-Streamline`.
-    fn cut(&self) -> String {
+    fn describe_cut(&self) -> String {
         let pruned: Vec<&Condition> = self.conditions().filter(|condition| condition.criterion != DENSE).collect();
         let sizes: Vec<(usize, usize)> = pruned.iter().map(|pruned| (pruned.depth, pruned.layers)).collect();
         let sizes = distinct(&sizes);
@@ -137,8 +138,8 @@ impl Drawer<'_> {
         }
     }
 
-    fn cut_of(&self, backbone: &str) -> String {
-        format!("{}, {}", backbone_label(backbone), self.cut())
+    fn describe_cut_of(&self, backbone: &str) -> String {
+        format!("{}, {}", backbone_label(backbone), self.describe_cut())
     }
 
     /// Formats one sentence for each backbone on which another recovery is better than ours.
@@ -150,11 +151,13 @@ impl Drawer<'_> {
         self.backbones()
             .iter()
             .filter_map(|backbone| {
-                let reference = self.value(backbone, ours, metric).value?;
+                let reference = self.find_value(backbone, ours, metric).value?;
                 let ahead: Vec<&str> = others
                     .iter()
                     .filter(|other| {
-                        self.value(backbone, other, metric).value.is_some_and(|value| known.is_better(value, reference))
+                        self.find_value(backbone, other, metric)
+                            .value
+                            .is_some_and(|value| known.is_better(value, reference))
                     })
                     .map(|other| recovery::label(other))
                     .collect();
@@ -175,7 +178,7 @@ impl Drawer<'_> {
             _ => self.entry.metrics.iter().map(String::as_str).collect(),
         };
         let recoveries = self.recoveries();
-        let mut places = BTreeMap::new();
+        let mut numbers_by_position = BTreeMap::new();
         for number in self.numbers {
             let Record { condition, metric, .. } = &number.record;
             let is_shown = condition.criterion != DENSE
@@ -183,14 +186,14 @@ impl Drawer<'_> {
                 && shown.contains(&metric.as_str());
             let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(condition.depth);
             let key = (&condition.backbone, &condition.recovery, metric, depth);
-            if let Some(other) = is_shown.then(|| places.insert(key, number)).flatten() {
-                return Err(duplicate_place_error(&other.cell, &number.cell));
+            if let Some(other) = is_shown.then(|| numbers_by_position.insert(key, number)).flatten() {
+                return Err(duplicate_position_error(&other.cell, &number.cell));
             }
         }
         Ok(())
     }
 
-    fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
+    fn find_value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
         self.numbers
             .iter()
             .find(|number| {
@@ -206,37 +209,38 @@ impl Drawer<'_> {
             })
     }
 
-    fn bars(&self) -> Figure {
+    fn build_bars(&self) -> Figure {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
         let backbones = self.backbones();
         let series = self.recoveries().into_iter().map(|recovery| Series {
             label: recovery::label(&recovery).to_owned(),
-            values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
+            values: backbones.iter().map(|backbone| self.find_value(backbone, &recovery, &metric)).collect(),
             method: recovery,
         });
-        self.bars_of(&backbones, series.collect(), self.better_recoveries_note(&metric), backbones.len() > 1)
+        self.build_bar_chart(&backbones, series.collect(), self.better_recoveries_note(&metric), backbones.len() > 1)
     }
 
-    /// Draws one bar per metric. Each metric has its own color because the metrics are the parts of a single norm.
-    fn shares(&self) -> Figure {
+    /// Builds a chart with one bar per metric. Each metric has its own color because the metrics are the parts of a
+    /// single norm.
+    fn build_shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
         let series = self.entry.metrics.iter().map(|metric| Series {
             method: metric.clone(),
             label: Metric::find(metric).map_or_else(|_| metric.clone(), |known| known.label),
-            values: backbones.iter().map(|backbone| self.value(backbone, &recovery, metric)).collect(),
+            values: backbones.iter().map(|backbone| self.find_value(backbone, &recovery, metric)).collect(),
         });
-        self.bars_of(&backbones, series.collect(), String::new(), false)
+        self.build_bar_chart(&backbones, series.collect(), String::new(), false)
     }
 
-    fn bars_of(&self, backbones: &[String], series: Vec<Series>, note: String, wide: bool) -> Figure {
+    fn build_bar_chart(&self, backbones: &[String], series: Vec<Series>, note: String, wide: bool) -> Figure {
         let plot = Plot::Bars(BarChart {
             axis: self.axis(),
             series,
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
             missing: if self.outcome.failed_count() > 0 { "failed" } else { "–" }.into(),
         });
-        self.figure(None, self.cut(), wide, plot).with_note(note)
+        self.build_figure(None, self.describe_cut(), wide, plot).with_note(note)
     }
 
     fn cells<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> impl Iterator<Item = &'a CellResult> {
@@ -252,9 +256,9 @@ impl Drawer<'_> {
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Draws the sorted channel errors for each recovery. If the unrepaired errors are known, the others are shown
-    /// relative to them.
-    fn channels(&self, backbone: &str) -> Figure {
+    /// Builds a chart of the sorted channel errors for each recovery. If the unrepaired errors are known, the others
+    /// are shown relative to them.
+    fn build_channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
@@ -283,10 +287,10 @@ impl Drawer<'_> {
             levels: if is_relative { vec![pruned] } else { Vec::new() },
         });
         let note = if is_relative { ABOVE_ONE } else { "" };
-        self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
+        self.build_figure(Some(backbone), self.describe_cut_of(backbone), false, plot).with_note(note)
     }
 
-    fn depths(&self, backbone: &str) -> Figure {
+    fn build_depths(&self, backbone: &str) -> Figure {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
         let records = self.numbers.iter().map(|number| &number.record);
         let selected: Vec<&Record> =
@@ -316,16 +320,16 @@ impl Drawer<'_> {
                 .collect(),
         });
         let note = if has_errors { ERROR_BARS } else { "" };
-        self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
+        self.build_figure(Some(backbone), self.describe_cut_of(backbone), false, plot).with_note(note)
     }
 
-    fn pareto(&self, backbone: &str) -> Result<Figure> {
+    fn build_pareto(&self, backbone: &str) -> Result<Figure> {
         let numbers = self.numbers.iter().filter(|number| number.record.condition.backbone == backbone);
-        let plot = Plot::Pareto(pareto(self.entry, &numbers.collect::<Vec<_>>())?);
-        Ok(self.figure(Some(backbone), backbone_label(backbone).to_owned(), true, plot).with_note(FRONTIER))
+        let plot = Plot::Pareto(build_pareto(self.entry, &numbers.collect::<Vec<_>>())?);
+        Ok(self.build_figure(Some(backbone), backbone_label(backbone).to_owned(), true, plot).with_note(FRONTIER))
     }
 
-    fn layers(&self, backbone: &str) -> Result<Figure> {
+    fn build_layers(&self, backbone: &str) -> Result<Figure> {
         let mut selections: Vec<(DiagramRow, &CellResult)> = Vec::new();
         for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
             let Some(criterion) = &result.cell.criterion else { continue };
@@ -341,7 +345,7 @@ impl Drawer<'_> {
             });
             match known {
                 Some((_, other)) if other.removed != result.removed => {
-                    return Err(duplicate_place_error(&other.cell.to_string(), &result.cell.to_string()));
+                    return Err(duplicate_position_error(&other.cell.to_string(), &result.cell.to_string()));
                 }
                 Some(_) => {}
                 None => selections.push((DiagramRow { label, cut: diagram_cut(result) }, result)),
@@ -360,7 +364,7 @@ impl Drawer<'_> {
         };
         let heading = format!("{}: {rule}", backbone_label(backbone));
         let wide = selections.len() > 1;
-        Ok(self.figure(Some(backbone), heading, wide, Plot::Layers(LayerDiagram { layers, selections })))
+        Ok(self.build_figure(Some(backbone), heading, wide, Plot::Layers(LayerDiagram { layers, selections })))
     }
 }
 

@@ -40,9 +40,9 @@ pub enum TableShape {
 }
 
 pub(super) fn incomplete_note(outcome: &GridOutcome) -> Vec<String> {
-    let unmade = outcome.incomplete_count();
+    let incomplete = outcome.incomplete_count();
     let all = outcome.cells.len();
-    Vec::from_iter((unmade > 0).then(|| format!("Incomplete: {unmade} of {all} cells not computed.")))
+    Vec::from_iter((incomplete > 0).then(|| format!("Incomplete: {incomplete} of {all} cells not computed.")))
 }
 
 /// Collects the notes that apply to every table of a run.
@@ -62,10 +62,11 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
         names.extend(["md", "tex"].map(|ending| format!("{WIDE_TABLE}.{ending}")));
         names.push(notes_file(WIDE_TABLE));
     }
-    [names, files_beside(grid)].concat()
+    [names, accompanying_files(grid)].concat()
 }
 
-pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
+/// Returns the names of the files that a grid run writes in addition to its table or figure.
+pub(super) fn accompanying_files(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if grid.evaluate.builtin().next().is_some() {
         names.push(DOCUMENTS.to_owned());
@@ -101,16 +102,16 @@ pub fn write_run(
     // Store the numbers for each seed even if the tables aggregate them.
     let tabled = results.aggregate_over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides = [run_notes(grid, outcome), tabled.notes(), incomplete_note(outcome)].concat();
-    let table = long(&tabled, profile, besides.clone());
+    let notes = [run_notes(grid, outcome), tabled.notes(), incomplete_note(outcome)].concat();
+    let table = long(&tabled, profile, notes.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
-    files.extend(texts(&staging, RESULTS, &grid.name, &table)?);
+    files.extend(write_texts(&staging, RESULTS, &grid.name, &table)?);
     let shown = match shape {
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
-            let table = wide(&tabled, metric.as_deref(), profile, besides)?;
-            files.extend(texts(&staging, WIDE_TABLE, &grid.name, &table)?);
+            let table = wide(&tabled, metric.as_deref(), profile, notes)?;
+            files.extend(write_texts(&staging, WIDE_TABLE, &grid.name, &table)?);
             screen(&table, width)
         }
     };
@@ -119,7 +120,8 @@ pub fn write_run(
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
+/// Writes a table as Markdown and LaTeX. Returns the paths of the files.
+fn write_texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
     let printed = table.printed(title);
     let label = format!("{title}-{name}");
     let mut files = vec![
@@ -148,7 +150,8 @@ pub(super) struct FinishedRun<'a> {
 type WrittenRecord = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes the remaining files and the provenance record. Returns the paths of all files and the record.
+    /// Writes the task results, channel errors, latencies, stored results and provenance record. Returns the paths of
+    /// all files, including the given ones, and the record.
     pub(super) fn finish(
         &self,
         gated: bool,
@@ -190,11 +193,11 @@ impl FinishedRun<'_> {
             grid: grid.resolved()?,
             protocols,
             inputs: outcome.inputs.clone(),
-            seeds: seeds(grid),
+            seeds: calibration_seeds(grid),
             engines: outcome.engines.clone(),
             machine: Machine::current(),
             peak_memory_bytes: machine::peak_memory(),
-            files: hashes(&files)?,
+            files: hash_files(&files)?,
             started: format_utc(started),
             finished: format_utc(SystemTime::now()),
             cells,
@@ -227,13 +230,13 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 
-fn seeds(grid: &Grid) -> Vec<u64> {
+fn calibration_seeds(grid: &Grid) -> Vec<u64> {
     let seeds = grid.cells.iter().filter_map(|cell| Some(cell.calibration.as_ref()?.seed));
     seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns the SHA-256 of each written file by file name.
-fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+fn hash_files(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files
         .iter()
         .filter(|file| file.is_file())
@@ -251,9 +254,10 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
     for boundary in cell["boundaries"].as_array_mut().into_iter().flatten() {
         boundary.as_object_mut().and_then(|boundary| boundary.remove("boundary_mae_by_channel"));
     }
-    cell["tasks"] = tasks(result);
+    cell["tasks"] = tasks_json(result);
     let definitions = result.tasks.iter().filter(|task| task.requested.defined);
-    let definitions: Vec<Value> = definitions.map(|task| json!(task.sample.as_ref().map(defined_scores))).collect();
+    let definitions: Vec<Value> =
+        definitions.map(|task| json!(task.sample.as_ref().map(defined_scores_json))).collect();
     if !definitions.is_empty() {
         cell["definitions"] = definitions.into();
     }
@@ -269,7 +273,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 }
 
 /// Serializes the accuracies and failure counts for each built-in task.
-fn tasks(result: &CellResult) -> Value {
+fn tasks_json(result: &CellResult) -> Value {
     let each = result.answered_tasks().map(|(label, ScoredTask { result, .. })| {
         let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
         for (name, count) in
@@ -285,7 +289,7 @@ fn tasks(result: &CellResult) -> Value {
 }
 
 /// Serializes the scores of a task that is defined in the format of lm-evaluation-harness.
-fn defined_scores(scores: &TaskScores) -> Value {
+fn defined_scores_json(scores: &TaskScores) -> Value {
     let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
     json!({
         "label": label, "original": original, "effective": effective, "truncated": truncated, "non_finite": non_finite,

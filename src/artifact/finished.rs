@@ -20,7 +20,7 @@ use ghostlab_store::{Store, canonical};
 pub struct UpToDateCheck<'a> {
     store: &'a Store,
     path: PathBuf,
-    made_of: String,
+    inputs_hash: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl<'a> UpToDateCheck<'a> {
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
         let program = json!([machine::program_version(), program.len(), written.as_nanos().to_string()]);
         let path = store.cache_dir()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
-        Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
+        Some(Self { store, path, inputs_hash: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
     /// Creates a check that also covers the stored objects of a plan. Returns `None` if one of them is missing.
@@ -64,7 +64,7 @@ impl<'a> UpToDateCheck<'a> {
     /// Returns the cached answer if the inputs and the files at `places` have not changed.
     pub fn cached_answer<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
-        let is_current = entry.made_of == self.made_of && entry.check == entry.check();
+        let is_current = entry.made_of == self.inputs_hash && entry.check == entry.check();
         let is_current = is_current && contents(self.store, places)? == entry.files;
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
@@ -73,7 +73,7 @@ impl<'a> UpToDateCheck<'a> {
     /// recomputation.
     pub fn store_answer<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
-        let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
+        let entry = FinishedRecord { made_of: self.inputs_hash.clone(), files, answer, check: String::new() };
         let entry = FinishedRecord { check: entry.check(), ..entry };
         if let Ok(text) = serde_json::to_vec(&entry) {
             self.store.put_file(&self.path, &text).ok();
@@ -89,17 +89,17 @@ pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
 ) -> Option<BTreeMap<String, String>> {
-    fn add(store: &Store, path: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
-        let about = path.symlink_metadata().ok()?;
-        if !about.is_dir() {
-            let hash = match about.len() {
+    fn add(store: &Store, path: &Path, hashes: &mut BTreeMap<String, String>) -> Option<()> {
+        let metadata = path.symlink_metadata().ok()?;
+        if !metadata.is_dir() {
+            let hash = match metadata.len() {
                 0..MIN_CACHED_BYTES => sha256::of_bytes(regular::read(path).ok()?),
                 _ => store.input(path).ok()?.sha256().to_owned(),
             };
-            to.insert(path.display().to_string(), hash);
+            hashes.insert(path.display().to_string(), hash);
             return Some(());
         }
-        std::fs::read_dir(path).ok()?.try_for_each(|item| add(store, &item.ok()?.path(), to))
+        std::fs::read_dir(path).ok()?.try_for_each(|item| add(store, &item.ok()?.path(), hashes))
     }
     let mut all = BTreeMap::new();
     places.into_iter().try_for_each(|path| add(store, path.as_ref(), &mut all))?;

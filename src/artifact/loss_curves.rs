@@ -34,8 +34,8 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
                 .into_iter()
                 .zip(labels)
                 .map(|(result, label)| {
-                    let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
-                    let method = recovery_of(&result.cell).to_owned();
+                    let block = result.training.len().div_ceil(MAX_LOSS_POINTS).max(1);
+                    let method = recovery_name(&result.cell).to_owned();
                     Line {
                         label,
                         points: result
@@ -59,7 +59,7 @@ fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
     Point { x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0, y: mean(steps), error: None }
 }
 
-fn recovery_of(cell: &Cell) -> &str {
+fn recovery_name(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
@@ -67,13 +67,13 @@ fn recovery_of(cell: &Cell) -> &str {
 /// others for the same recovery.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| settings::from_cell(cell)).collect();
-    let names: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
+    let names: Vec<&str> = cells.iter().map(|cell| recovery_name(cell)).collect();
     let settings: Vec<&Settings> = settings.iter().collect();
     settings::distinct_labels(&names, |name| format!("{} + FT", recovery::label(name)), &settings)
 }
 
-/// Number of points in a loss curve. Each point is the mean over several steps.
-const LOSS_POINTS: usize = 16;
+/// Maximum number of points in a loss curve. Each point is the mean over several steps.
+const MAX_LOSS_POINTS: usize = 16;
 
 #[cfg(test)]
 mod tests {

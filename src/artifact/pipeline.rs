@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::comparison::{Gate, GateFailure, format_comparison, gate_error, insert_gated_cells};
 use super::drawer::Drawer;
 use super::figure::Drawing;
-use super::files::{FinishedRun, files_beside, incomplete_note, run_notes};
+use super::files::{FinishedRun, accompanying_files, incomplete_note, run_notes};
 use super::layout::{layout, with_notes};
 use super::lists::{self, NameList};
 use super::loss_curves::draw_losses;
@@ -201,7 +201,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let printed = artifact.names().into_iter().map(str::to_owned);
     let apart = [COMPARED_SUFFIX, BEYOND_SUFFIX].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
-    outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
+    outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(accompanying_files(grid)).collect()
 }
 
 /// Rejects cuts of sublayers if the table or figure supports only whole layers.

@@ -15,14 +15,16 @@ use crate::results::{Measurement, distinct};
 ///
 /// # Errors
 /// Fails if the grid does not measure a cost.
-pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
-    let costs = costs(entry, numbers)?;
-    let sizes = costs.first().map(|cost| filter_by_metric(numbers, &cost.id)).unwrap_or_default();
-    let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
-    let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::from_condition(&size.record.condition)).collect();
+pub(super) fn build_pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
+    let costs = cost_metrics(entry, numbers)?;
+    let first_costs = costs.first().map(|cost| filter_by_metric(numbers, &cost.id)).unwrap_or_default();
+    let pruned: Vec<&Measurement> =
+        first_costs.into_iter().filter(|number| number.record.condition.criterion != DENSE).collect();
+    let keys: Vec<SeriesKey> =
+        pruned.iter().map(|number| SeriesKey::from_condition(&number.record.condition)).collect();
     let series = distinct(&keys).into_iter().map(|key| {
-        let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
-        let points = members.map(|size| to_point(size, entry, &costs, numbers));
+        let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(number, _)| *number);
+        let points = members.map(|number| to_point(number, entry, &costs, numbers));
         ParetoSeries { label: key.label(&keys), points: points.collect() }
     });
     Ok(Pareto {
@@ -32,17 +34,22 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     })
 }
 
-/// Returns the metrics for the costs. A latency has one metric per timed prompt, or none if the grid times no prompts.
-fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
+/// Returns the measured metrics for the costs. A latency has one metric for each prompt length and batch size, or none
+/// if the grid times no prompts.
+fn cost_metrics(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
     let mut costs = Vec::new();
     for id in &entry.costs {
         let metrics = numbers.iter().map(|number| &number.metric).filter(|metric| metric.family() == id);
         let measured = distinct(metrics);
         let is_time = Metric::find(id).is_ok_and(|metric| metric.is_latency());
         if measured.is_empty() && (!is_time || entry.costs.len() == 1) {
+            let hint = match is_time {
+                true => "add a prompt to `evaluate.latency` in the grid".to_owned(),
+                false => format!("add `{id}` to `evaluate.metrics` in the grid"),
+            };
             return Err(Error::bad_input("a cost of the Pareto figure is not measured")
                 .expected(format!("the metric `{id}`"))
-                .hint("add a size to `evaluate.metrics` in the grid, or a prompt to `evaluate.latency`"));
+                .hint(hint));
         }
         costs.extend(measured);
     }
@@ -84,23 +91,23 @@ impl SeriesKey {
     }
 }
 
-/// Returns the point for the cell that `size` belongs to.
-fn to_point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
+/// Returns the point for the cell that `number` belongs to.
+fn to_point(number: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
     ParetoPoint {
-        costs: costs.iter().map(|cost| cost_of(&size.cell, cost, numbers)).collect(),
-        values: entry.metrics.iter().map(|metric| value_of(&size.cell, metric, numbers)).collect(),
-        label: size.record.condition.cut_depth().words(),
+        costs: costs.iter().map(|cost| find_cost(&number.cell, cost, numbers)).collect(),
+        values: entry.metrics.iter().map(|metric| find_value(&number.cell, metric, numbers)).collect(),
+        label: number.record.condition.cut_depth().words(),
     }
 }
 
 /// Returns a cost of a cell: the percentage kept for a size metric, otherwise the value of the metric.
-fn cost_of(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
-    let value = value_of(cell, &cost.id, numbers)?;
+fn find_cost(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
+    let value = find_value(cell, &cost.id, numbers)?;
     Some(if matches!(cost.source, MetricSource::Size(_)) { 100.0 - value } else { value })
 }
 
 /// Returns the value of a metric for a cell, or `None` if the cell failed or the value is unknown.
-fn value_of(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f64> {
+fn find_value(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f64> {
     let number = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
     number.record.value.filter(|_| number.failure.is_none())
 }

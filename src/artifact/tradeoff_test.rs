@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::layout;
-use super::tradeoff::pareto;
+use super::tradeoff::build_pareto;
 use crate::artifact::figure::Scale;
 use crate::criterion::DepthUnit;
 use crate::grid::Description;
@@ -102,7 +102,7 @@ fn rows_name_removed_units_and_are_ranked_per_depth() {
 fn figure_has_a_series_per_method_and_unit() {
     let description = description();
     let numbers = numbers();
-    let figure = pareto(description.figure.as_ref().unwrap(), &numbers.iter().collect::<Vec<_>>()).unwrap();
+    let figure = build_pareto(description.figure.as_ref().unwrap(), &numbers.iter().collect::<Vec<_>>()).unwrap();
     let labels: Vec<&str> = figure.series.iter().map(|series| series.label.as_str()).collect();
     let expected = [
         "LLM-Streamline",
@@ -125,11 +125,11 @@ fn figure_has_a_series_per_method_and_unit() {
 }
 
 #[test]
-fn figure_without_a_cost_is_rejected() {
+fn figure_with_an_unmeasured_cost_is_rejected() {
     let numbers = numbers();
     let others: Vec<&Arc<Measurement>> =
         numbers.iter().filter(|number| number.record.metric != "parameters_removed").collect();
-    let error = pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
+    let error = build_pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
     assert!(error.contains("`parameters_removed`") && error.contains("evaluate"), "{error}");
 }
 
@@ -137,6 +137,6 @@ fn figure_without_a_cost_is_rejected() {
 fn figure_without_latencies_has_no_latency_panel() {
     let numbers = numbers();
     let others: Vec<&Arc<Measurement>> = numbers.iter().filter(|number| number.record.metric != "prefill_ms").collect();
-    let figure = pareto(description().figure.as_ref().unwrap(), &others).unwrap();
+    let figure = build_pareto(description().figure.as_ref().unwrap(), &others).unwrap();
     assert_eq!(figure.columns.iter().map(|axis| axis.label.as_str()).collect::<Vec<_>>(), ["Params kept"]);
 }

@@ -161,8 +161,8 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Compares a printed mean with the mean of its columns. Returns the severity, the expected mean and a note, or `None` if
-/// rounding explains any difference.
+/// Compares a printed mean with the mean of its columns. Returns the severity, the expected mean and a note, or `None`
+/// if rounding explains any difference.
 fn judge_average(
     cell: &PaperNumber,
     printed: f64,

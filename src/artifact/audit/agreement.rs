@@ -42,8 +42,8 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the metric of an entry. Latencies in table 5 get the prompt length and batch size that the paper states only in
-/// the text, not in the table.
+/// Returns the metric of an entry. Latencies in table 5 get the prompt length and batch size that the paper states only
+/// in the text, not in the table.
 fn metric_with_prompt(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",

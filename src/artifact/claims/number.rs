@@ -123,7 +123,8 @@ pub(super) fn order_sign(order: Ordering) -> &'static str {
     }
 }
 
-/// Formats a value with two decimals. A value below 0.1 has up to four decimals, and one below 0.00005 is shown as 0.00.
+/// Formats a value with two decimals. A value below 0.1 has up to four decimals, and one below 0.00005 is shown as
+/// 0.00.
 pub(super) fn format_short(value: f64) -> String {
     match value.abs() {
         size if size >= 0.1 => format!("{value:.2}"),

@@ -46,7 +46,8 @@ pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= MAX_VALUE).map(|v| if v.abs() < MIN_VALUE { 0.0 } else { v })
 }
 
-pub(super) fn size(error: Option<f64>) -> f64 {
+/// Returns the magnitude of an error, or 0 if it is missing or cannot be drawn.
+pub(super) fn error_length(error: Option<f64>) -> f64 {
     drawable(error).unwrap_or(0.0).abs()
 }
 
@@ -83,35 +84,35 @@ impl Range {
         Self { low, high, ..self }
     }
 
-    /// Adds a margin at both ends. If `zero` is set and the low end is near 0, the range starts at 0.
-    pub(super) fn with_margin(self, zero: bool) -> Self {
+    /// Adds a margin at both ends. If `may_start_at_zero` is set and the low end is near 0, the range starts at 0.
+    pub(super) fn with_margin(self, may_start_at_zero: bool) -> Self {
         let scale = self.scale;
-        let mut low = forward(self.low, scale);
-        let mut high = forward(self.high, scale);
+        let mut low = to_scale(self.low, scale);
+        let mut high = to_scale(self.high, scale);
         if high - low <= 1e-9 * high.abs().max(low.abs()) {
             let half = if high == 0.0 || scale == Scale::Log { 0.5 } else { high.abs() * 0.05 };
             (low, high) = (low - half, high + half);
         }
-        let near_zero = zero && scale == Scale::Linear && low >= 0.0 && low < 0.3 * high;
-        let room = 0.05 * (high - low);
-        let low = if near_zero { 0.0 } else { low - room };
-        Self { low: invert(low, scale), high: invert(high + room, scale), scale }
+        let near_zero = may_start_at_zero && scale == Scale::Linear && low >= 0.0 && low < 0.3 * high;
+        let margin = 0.05 * (high - low);
+        let low = if near_zero { 0.0 } else { low - margin };
+        Self { low: from_scale(low, scale), high: from_scale(high + margin, scale), scale }
     }
 
     /// Keeps the range without a margin, unless its lowest and highest values are equal.
-    pub(super) fn exactly(self) -> Self {
+    pub(super) fn without_margin(self) -> Self {
         if self.high > self.low { self } else { self.with_margin(false) }
     }
 
-    /// Extends a linear range so that both ends are ticks. There are roughly `most` ticks at round values.
-    pub(super) fn with_end_ticks(self, most: usize) -> Self {
+    /// Extends a linear range so that both ends are ticks. There are roughly `max_ticks` ticks at round values.
+    pub(super) fn with_end_ticks(self, max_ticks: usize) -> Self {
         let mut range = self;
         // Extending the range may require a larger step, so repeat.
         for _ in 0..4 {
             if range.scale == Scale::Log {
                 break;
             }
-            let step = range.step(most);
+            let step = range.step(max_ticks);
             let low = (range.low / step + 1e-9).floor() * step;
             let high = (range.high / step - 1e-9).ceil() * step;
             range = Self { low, high, ..range };
@@ -124,8 +125,9 @@ impl Range {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
 
-    fn step(&self, most: usize) -> f64 {
-        let rough = (self.high - self.low) / most.clamp(2, 20) as f64;
+    /// Returns the distance between ticks: 1, 2 or 5 times a power of ten.
+    fn step(&self, max_ticks: usize) -> f64 {
+        let rough = (self.high - self.low) / max_ticks.clamp(2, 20) as f64;
         let power = 10f64.powf(rough.log10().floor());
         let steps = [1.0, 2.0, 5.0].map(|m| m * power);
         steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
@@ -133,12 +135,12 @@ impl Range {
 
     /// Maps a value to its position in the range, from 0 to 1. Values outside the range are clamped.
     pub(super) fn fraction(&self, value: f64) -> f64 {
-        let low = forward(self.low, self.scale);
-        let high = forward(self.high, self.scale);
+        let low = to_scale(self.low, self.scale);
+        let high = to_scale(self.high, self.scale);
         if self.scale == Scale::Log && value <= 0.0 {
             return 0.0;
         }
-        ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
+        ((to_scale(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
     pub(super) fn base(&self) -> f64 {
@@ -148,15 +150,15 @@ impl Range {
         }
     }
 
-    /// Returns roughly `most` ticks at round values.
-    pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
-        let most = most.clamp(2, 20);
+    /// Returns roughly `max_ticks` ticks at round values.
+    pub(super) fn ticks(&self, max_ticks: usize) -> Vec<Tick> {
+        let max_ticks = max_ticks.clamp(2, 20);
         if self.scale == Scale::Log
-            && let Some(ticks) = self.powers(most)
+            && let Some(ticks) = self.power_ticks(max_ticks)
         {
             return ticks;
         }
-        let step = self.step(most);
+        let step = self.step(max_ticks);
         let first = (self.low / step - 1e-9).ceil();
         let last = (self.high / step + 1e-9).floor();
         let count = (last - first).clamp(-1.0, 40.0) as i64;
@@ -167,7 +169,7 @@ impl Range {
 
     /// Returns ticks at powers of ten and, if they fit, at 2 and 5 times these powers. Returns `None` if fewer than
     /// three ticks are in range.
-    fn powers(&self, most: usize) -> Option<Vec<Tick>> {
+    fn power_ticks(&self, max_ticks: usize) -> Option<Vec<Tick>> {
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;
         let every = |step: usize, factors: &[f64]| -> Vec<f64> {
@@ -179,19 +181,20 @@ impl Range {
         };
         let mut candidates = vec![every(1, &[1.0, 2.0, 5.0]), every(1, &[1.0, 3.0])];
         candidates.extend((1..=50).map(|step| every(step, &[1.0])));
-        let numbers = candidates.into_iter().find(|numbers| numbers.len() <= most)?;
-        (numbers.len() >= 3).then(|| numbers.into_iter().map(|at| Tick { at, text: significant(at, 1) }).collect())
+        let numbers = candidates.into_iter().find(|numbers| numbers.len() <= max_ticks)?;
+        (numbers.len() >= 3)
+            .then(|| numbers.into_iter().map(|at| Tick { at, text: format_significant(at, 1) }).collect())
     }
 }
 
-fn forward(value: f64, scale: Scale) -> f64 {
+fn to_scale(value: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Linear => value,
         Scale::Log => value.log10(),
     }
 }
 
-fn invert(value: f64, scale: Scale) -> f64 {
+fn from_scale(value: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Linear => value,
         Scale::Log => 10f64.powf(value),
@@ -204,19 +207,19 @@ fn format_tick(at: f64, step: f64, largest: f64) -> String {
         return "0".to_owned();
     }
     if !(1e-3..1e6).contains(&largest) {
-        return scientific(at, 2);
+        return format_scientific(at, 2);
     }
     let decimals = (-(step * 1.000_001).log10().floor()).clamp(0.0, 8.0) as usize;
     format!("{at:.decimals$}")
 }
 
 /// Formats a value with `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
-pub(super) fn significant(value: f64, digits: usize) -> String {
+pub(super) fn format_significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
     if !(1e-4..1e6).contains(&value.abs()) {
-        return scientific(value, digits);
+        return format_scientific(value, digits);
     }
     // Determine the exponent after rounding: with three digits, 9.996 becomes 10.0.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
@@ -241,22 +244,22 @@ impl Decimals {
         Self(Some(decimals.clamp(0.0, 6.0) as usize))
     }
 
-    pub(super) fn write(self, value: f64) -> String {
+    pub(super) fn format(self, value: f64) -> String {
         match self.0 {
             Some(decimals) => format!("{value:.decimals$}"),
-            None => significant(value, 3),
+            None => format_significant(value, 3),
         }
     }
 }
 
 /// Formats a value with all its digits, such as 7 or 0.5. Tiny and huge values are in scientific notation with three
 /// digits.
-pub(super) fn plain(value: f64) -> String {
-    if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
+pub(super) fn format_plain(value: f64) -> String {
+    if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { format_scientific(value, 3) }
 }
 
 /// Formats a value as 1.5×10⁻⁷, or as 10⁻⁷ if the mantissa is 1.
-fn scientific(value: f64, digits: usize) -> String {
+fn format_scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };
     const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
@@ -291,11 +294,11 @@ mod tests {
 
     #[test]
     fn significant_digits_survive_rounding_up() {
-        assert_eq!(significant(9.996, 3), "10.0");
-        assert_eq!(significant(0.012_345, 3), "0.0123");
-        assert_eq!(significant(1234.5, 3), "1230");
-        assert_eq!(significant(2e7, 1), "2×10⁷");
-        assert_eq!(significant(0.0, 3), "0");
+        assert_eq!(format_significant(9.996, 3), "10.0");
+        assert_eq!(format_significant(0.012_345, 3), "0.0123");
+        assert_eq!(format_significant(1234.5, 3), "1230");
+        assert_eq!(format_significant(2e7, 1), "2×10⁷");
+        assert_eq!(format_significant(0.0, 3), "0");
     }
 
     #[test]
@@ -320,7 +323,7 @@ mod tests {
 
     fn format_values(values: &[f64]) -> Vec<String> {
         let decimals = Decimals::for_values(values.iter().copied());
-        values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
+        values.iter().map(|value| decimals.format(*value)).collect::<Vec<_>>()
     }
 
     #[test]

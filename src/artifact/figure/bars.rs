@@ -1,8 +1,8 @@
 //! Grouped bar charts (figures 1 and 3), and dot plots with several values per method, such as one per calibration
 //! seed.
 
-use super::axis::{Axis, Decimals, Range, drawable, size};
-use super::chart_frame::{Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
+use super::axis::{Axis, Decimals, Range, drawable, error_length};
+use super::chart_frame::{BASELINE_OFFSET, Frame, FramePlan, GAP, Groups, Key, Surroundings};
 use super::font;
 use super::palette::{self, SECONDARY_TEXT, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
@@ -68,10 +68,10 @@ const BAR_FILL: f64 = 0.82;
 /// Gap between two groups, in bar widths.
 const GROUP_GAP: f64 = 0.7;
 /// Height of the row of markers below the bars, in points.
-const MARKERS: f64 = 10.0;
+const MARKER_ROW_HEIGHT: f64 = 10.0;
 
 impl BarChart {
-    /// Draws the chart.
+    /// Draws the chart and returns the position below it.
     ///
     /// # Errors
     /// Fails if there is no group, series or number, or if a series does not have one value per group.
@@ -89,31 +89,31 @@ impl BarChart {
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
             let number = drawable(value.value)?;
-            let error = size(value.error);
+            let error = error_length(value.error);
             Some([number - error, number, number + error])
         });
         let range = Range::from_values(numbers.flatten(), self.axis.scale).ok_or_else(|| {
             Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.empty_plot_hint())
         })?;
-        Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::max_ticks(around.width)), scene))
+        Ok(self.draw_in_range(around, range.with_base().with_end_ticks(Frame::max_ticks(around.width)), scene))
     }
 
-    fn label(&self, value: BarValue, decimals: Decimals) -> String {
-        drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
+    fn format_label(&self, value: BarValue, decimals: Decimals) -> String {
+        drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.format(number))
     }
 
-    fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
+    fn draw_in_range(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
         let all: Vec<BarValue> = self.series.iter().flat_map(|series| series.values.iter().copied()).collect();
         let decimals = Decimals::for_values(all.iter().filter_map(|value| drawable(value.value)));
-        let labels: Vec<String> = all.iter().map(|value| self.label(*value, decimals)).collect();
+        let labels: Vec<String> = all.iter().map(|value| self.format_label(*value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
         let places = self.groups.len() as f64 * (self.series.len() as f64 + GROUP_GAP);
-        let written = LabelPlace::new(widest, Frame::room(around.width, &range) / places);
-        let room = written.room(widest);
+        let orientation = LabelOrientation::new(widest, Frame::plot_width(around.width, &range) / places);
+        let label_height = orientation.height(widest);
         let negative = all.iter().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
         let keys: Vec<(Key, String)> = self.series.iter().map(Series::bar_key).collect();
-        let foot = if negative { room } else { 0.0 };
-        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
+        let foot = if negative { label_height } else { 0.0 };
+        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: label_height, foot, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
         let groups = Groups::new(&frame, (self.groups.len(), self.series.len()), GROUP_GAP, MAX_BAR_WIDTH);
         let pitch = groups.pitch;
@@ -121,14 +121,14 @@ impl BarChart {
             let style = palette::look(&series.method);
             for (j, value) in series.values.iter().enumerate() {
                 let x = groups.column(j, i);
-                let label = self.label(*value, decimals);
-                self.draw_bar(scene, &frame, (x, pitch * BAR_FILL / 2.0), *value, style, (written, &label));
-                let below = (x, frame.bottom + MARKERS / 2.0 + 1.0);
+                let label = self.format_label(*value, decimals);
+                self.draw_bar(scene, &frame, (x, pitch * BAR_FILL / 2.0), *value, style, (orientation, &label));
+                let below = (x, frame.bottom + MARKER_ROW_HEIGHT / 2.0 + 1.0);
                 scene.marker(below, style.marker, style.color, (pitch * 0.3).min(2.4));
             }
         }
         frame.draw_axis_line(scene, frame.base());
-        groups.draw_names(scene, &self.groups, frame.bottom + MARKERS + GAP)
+        groups.draw_names(scene, &self.groups, frame.bottom + MARKER_ROW_HEIGHT + GAP)
     }
 
     /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
@@ -140,7 +140,7 @@ impl BarChart {
         (x, half): (f64, f64),
         value: BarValue,
         style: palette::Look,
-        (written, label): (LabelPlace, &str),
+        (orientation, label): (LabelOrientation, &str),
     ) {
         let base = frame.base();
         let number = drawable(value.value);
@@ -160,35 +160,36 @@ impl BarChart {
             }
         }
         let color = if number.is_some() { TEXT } else { SECONDARY_TEXT };
-        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (label, color));
+        orientation.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (label, color));
     }
 }
 
 /// Orientation of the bar labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LabelPlace {
-    Level,
-    Upwards,
+enum LabelOrientation {
+    Horizontal,
+    Vertical,
     /// No labels, because the bars are too narrow.
-    Not,
+    Hidden,
 }
 
-impl LabelPlace {
+impl LabelOrientation {
     fn new(widest: f64, pitch: f64) -> Self {
         if widest + 1.0 <= pitch.min(MAX_BAR_WIDTH) {
-            Self::Level
+            Self::Horizontal
         } else if pitch >= font::SIZE {
-            Self::Upwards
+            Self::Vertical
         } else {
-            Self::Not
+            Self::Hidden
         }
     }
 
-    fn room(self, widest: f64) -> f64 {
+    /// Returns the height that the labels need above or below the bars, in points.
+    fn height(self, widest: f64) -> f64 {
         match self {
-            Self::Level => font::LINE + 2.0,
-            Self::Upwards => widest + 5.0,
-            Self::Not => 3.0,
+            Self::Horizontal => font::LINE + 2.0,
+            Self::Vertical => widest + 5.0,
+            Self::Hidden => 3.0,
         }
     }
 
@@ -201,11 +202,13 @@ impl LabelPlace {
         (text, color): (&str, palette::Color),
     ) {
         match (self, below) {
-            (Self::Level, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, color),
-            (Self::Level, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, color),
-            (Self::Upwards, false) => scene.vertical_text((x + HALF, upper - 3.0), text, Anchor::Start, color),
-            (Self::Upwards, true) => scene.vertical_text((x + HALF, lower + 3.0), text, Anchor::End, color),
-            (Self::Not, _) => {}
+            (Self::Horizontal, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, color),
+            (Self::Horizontal, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, color),
+            (Self::Vertical, false) => {
+                scene.vertical_text((x + BASELINE_OFFSET, upper - 3.0), text, Anchor::Start, color)
+            }
+            (Self::Vertical, true) => scene.vertical_text((x + BASELINE_OFFSET, lower + 3.0), text, Anchor::End, color),
+            (Self::Hidden, _) => {}
         }
     }
 }
@@ -220,16 +223,16 @@ pub struct DotChart {
 }
 
 /// Gap between two groups, in column widths.
-const BETWEEN_DOTS: f64 = 1.0;
+const DOT_GROUP_GAP: f64 = 1.0;
 /// Radius of a dot, in points.
-const DOT: f64 = 1.8;
+const DOT_RADIUS: f64 = 1.8;
 /// Fraction of a column's width over which the dots spread.
-const SPREAD: f64 = 0.75;
+const DOT_SPREAD: f64 = 0.75;
 /// Maximum width of a column, in points.
-const MAX_DOTS_WIDTH: f64 = 24.0;
+const MAX_DOT_COLUMN_WIDTH: f64 = 24.0;
 
 impl DotChart {
-    /// Draws the plot.
+    /// Draws the plot and returns the position below it.
     ///
     /// # Errors
     /// Fails if there are no numbers, or if a method does not have one list per group.
@@ -246,18 +249,26 @@ impl DotChart {
             .ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
         let range = range.with_margin(false);
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
-        let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
+        let plan = FramePlan {
+            around,
+            axis: &self.axis,
+            range,
+            entries: &keys,
+            head: DOT_RADIUS,
+            foot: DOT_RADIUS,
+            aside: 0.0,
+        };
         let frame = Frame::draw(scene, plan);
-        let groups = Groups::new(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);
+        let groups = Groups::new(&frame, (self.groups.len(), self.methods.len()), DOT_GROUP_GAP, MAX_DOT_COLUMN_WIDTH);
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::look(&method.method);
             for (j, values) in method.values.iter().enumerate() {
                 let middle = groups.column(j, i);
-                let step = (groups.pitch * SPREAD / values.len().max(1) as f64).min(2.0 * DOT);
+                let step = (groups.pitch * DOT_SPREAD / values.len().max(1) as f64).min(2.0 * DOT_RADIUS);
                 for (index, &value) in values.iter().enumerate() {
                     let Some(value) = drawable(Some(value)) else { continue };
                     let x = middle + (index as f64 - (values.len() - 1) as f64 / 2.0) * step;
-                    scene.marker((x, frame.y(value)), look.marker, look.color, DOT);
+                    scene.marker((x, frame.y(value)), look.marker, look.color, DOT_RADIUS);
                 }
             }
         }

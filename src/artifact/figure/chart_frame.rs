@@ -26,6 +26,7 @@ impl Width {
     }
 }
 
+/// Texts around a plot, and the width of the figure.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surroundings {
     /// Accessible title, which is not drawn.
@@ -43,9 +44,9 @@ pub(super) const MARGIN: f64 = 4.0;
 /// Gap between an axis or legend key and its label, in points.
 pub(super) const GAP: f64 = 4.0;
 /// Half the width of an error bar's cap, in points.
-pub(super) const CAP: f64 = 3.0;
+pub(super) const CAP_HALF_WIDTH: f64 = 3.0;
 /// Distance from the middle of a line of text to its baseline, in points.
-pub(super) const HALF: f64 = font::SIZE * 0.36;
+pub(super) const BASELINE_OFFSET: f64 = font::SIZE * 0.36;
 /// Distance between the bottom edges of two adjacent layers in a stack, in points.
 pub(super) const LAYER_PITCH: f64 = 10.4;
 pub(super) const LAYER_HEIGHT: f64 = 8.9;
@@ -72,8 +73,9 @@ pub(super) struct Frame {
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    /// Space for labels above the highest value. `foot` is the space below the lowest one.
+    /// Space for labels above the highest value, in points.
     head: f64,
+    /// Space for labels below the lowest value, in points.
     foot: f64,
     range: Range,
 }
@@ -83,6 +85,7 @@ pub(super) struct FramePlan<'a> {
     pub(super) around: &'a Surroundings,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
+    /// Legend entries.
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,
@@ -109,12 +112,12 @@ impl Frame {
         let bottom = top + width.plot_height() + head + foot;
         // Width of the figure that lies outside `ends`, such as the other panels of a Pareto figure.
         let taken = width.points() - 2.0 * MARGIN - (end - start);
-        let left = end - (Self::room(width, &range) - taken);
+        let left = end - (Self::plot_width(width, &range) - taken);
         let frame = Self { left, right: end - aside, top, bottom, head, foot, range };
         for tick in Self::ticks(width, &frame.range) {
             let y = frame.y(tick.at);
             scene.line(&[(frame.left, y), (frame.right, y)], GRID, 0.5, Dash::Solid);
-            scene.text((frame.left - GAP, y + HALF), &tick.text, Anchor::End, TEXT);
+            scene.text((frame.left - GAP, y + BASELINE_OFFSET), &tick.text, Anchor::End, TEXT);
         }
         frame
     }
@@ -127,7 +130,8 @@ impl Frame {
         (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 
-    pub(super) fn room(width: Width, range: &Range) -> f64 {
+    /// Returns the width that the tick labels leave for the plot, in points.
+    pub(super) fn plot_width(width: Width, range: &Range) -> f64 {
         let ticks = Self::ticks(width, range);
         let widest = font::widest(ticks.iter().map(|tick| tick.text.as_str()));
         width.points() - 2.0 * MARGIN - GAP - widest
@@ -174,7 +178,7 @@ impl Frame {
 }
 
 fn cap_line(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
-    ((x - CAP, y), (x + CAP, y))
+    ((x - CAP_HALF_WIDTH, y), (x + CAP_HALF_WIDTH, y))
 }
 
 /// Horizontal layout of grouped columns.
@@ -187,11 +191,11 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Divides a frame into groups. `apart` is the gap between groups, in column widths. `widest` is the maximum column
-    /// width.
-    pub(super) fn new(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
+    /// Divides a frame into groups. `gap` is the gap between groups, in column widths. `max_pitch` is the maximum
+    /// distance between columns, in points.
+    pub(super) fn new(frame: &Frame, (groups, columns): (usize, usize), gap: f64, max_pitch: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
-        Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
+        Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + gap)).min(max_pitch) }
     }
 
     fn middle(&self, group: usize) -> f64 {
@@ -227,13 +231,13 @@ pub(super) enum Key {
 }
 
 /// Width of a bar in the legend, in points.
-const BAR_KEY: f64 = 12.0;
+const BAR_KEY_WIDTH: f64 = 12.0;
 
 impl Key {
     fn width(self) -> f64 {
         match self {
             Self::Line { .. } => 24.0,
-            Self::Bar(_) => BAR_KEY,
+            Self::Bar(_) => BAR_KEY_WIDTH,
             Self::Marker(_) => 5.0,
             _ => 18.0,
         }
@@ -242,7 +246,7 @@ impl Key {
 
 /// Gap between two legend entries, in points.
 const ENTRY_GAP: f64 = 10.0;
-const ROW: f64 = font::LINE + 2.0;
+const LEGEND_ROW_HEIGHT: f64 = font::LINE + 2.0;
 
 /// Draws the legend from `top` downward and returns the position below it.
 pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
@@ -260,17 +264,18 @@ pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, r
         .unwrap_or(1);
     // Balance the rows: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(max_columns);
-    let even = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
-    let widths = if even.iter().sum::<f64>() - ENTRY_GAP <= room { even } else { column_widths(&cells, max_columns) };
+    let balanced = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
+    let widths =
+        if balanced.iter().sum::<f64>() - ENTRY_GAP <= room { balanced } else { column_widths(&cells, max_columns) };
     for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
         let row = i / widths.len();
         let column = i % widths.len();
         let x = left + widths[..column].iter().sum::<f64>();
-        let middle = top + ROW * (row as f64 + 0.5);
+        let middle = top + LEGEND_ROW_HEIGHT * (row as f64 + 0.5);
         draw_key(scene, *key, (x, middle));
-        scene.text((x + key.width() + GAP, middle + HALF), label, Anchor::Start, TEXT);
+        scene.text((x + key.width() + GAP, middle + BASELINE_OFFSET), label, Anchor::Start, TEXT);
     }
-    top + rows as f64 * ROW
+    top + rows as f64 * LEGEND_ROW_HEIGHT
 }
 
 /// Returns the width of the widest cell in each column.
@@ -284,7 +289,7 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     match key {
         Key::Bar(style) => {
             scene.fill(vec![(x, y - 3.5), (end, y - 3.5), (end, y + 3.5), (x, y + 3.5)], style.color, 1.0);
-            scene.marker((x + BAR_KEY / 2.0, y), style.marker, SURFACE, 2.0);
+            scene.marker((x + BAR_KEY_WIDTH / 2.0, y), style.marker, SURFACE, 2.0);
         }
         Key::Marker(style) => scene.marker((x + 2.5, y), style.marker, style.color, 2.4),
         Key::Line { style, dash, marked } => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
+use super::axis::{Axis, Range, Scale, Tick, drawable, error_length, format_plain};
 use super::chart_frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::font;
 use super::palette::{self, Look};
@@ -32,7 +32,7 @@ pub struct Line {
 impl Line {
     /// Returns the style of the line, given its position among the lines.
     fn look(&self, number: usize) -> Look {
-        if self.method.is_empty() { palette::nth(number) } else { palette::look(&self.method) }
+        if self.method.is_empty() { palette::nth_style(number) } else { palette::look(&self.method) }
     }
 }
 
@@ -61,14 +61,14 @@ pub struct Curves {
 /// Maximum horizontal offset between two lines at the same x, in points (1/72 inch).
 const MAX_LINE_OFFSET: f64 = 3.6;
 /// Radius of a marker, in points (1/72 inch). Small enough to keep the caps of an error bar visible.
-const MARKER: f64 = 1.8;
+const MARKER_RADIUS: f64 = 1.8;
 /// Maximum number of points in a line that has markers.
-const MARKED: usize = 40;
+const MAX_MARKED_POINTS: usize = 40;
 /// Width of a column in which points are reduced to their extremes, in points (1/72 inch).
-const COLUMN: f64 = 0.35;
+const COLUMN_WIDTH: f64 = 0.35;
 
 impl Curves {
-    /// Draws the chart.
+    /// Draws the chart and returns the position below it.
     ///
     /// # Errors
     /// Fails if there are no lines, or no points that the axes can show.
@@ -90,26 +90,26 @@ impl Curves {
                 .hint(scale.empty_plot_hint()));
         };
         let ys = ys.with_margin(true).with_end_ticks(Frame::max_ticks(around.width));
-        Ok(self.draw_on(around, (xs, ys), scene))
+        Ok(self.draw_in_ranges(around, (xs, ys), scene))
     }
 
     /// Returns the x, y and error of a point, or `None` if the axes cannot show it.
     fn visible_point(&self, point: &Point) -> Option<(f64, f64, f64)> {
         let x = drawable(Some(point.x))?;
         let y = drawable(point.y)?;
-        (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
+        (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, error_length(point.error)))
     }
 
-    fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) -> f64 {
-        let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
-        let xs = if marked { xs.with_margin(false) } else { xs.exactly() };
-        let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
-        let entries = self.keys(marked);
+    fn draw_in_ranges(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) -> f64 {
+        let marked = self.lines.iter().all(|line| line.points.len() <= MAX_MARKED_POINTS);
+        let xs = if marked { xs.with_margin(false) } else { xs.without_margin() };
+        let ticks = self.x_ticks(&xs, Frame::plot_width(around.width, &ys));
+        let entries = self.legend_entries(marked);
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
         let axis = self.value_axis(&ys, around.width);
         let plan = FramePlan { around, axis: &axis, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
         let frame = Frame::draw(scene, plan);
-        let apart = if marked { self.line_offset(&xs, frame.right - frame.left) } else { 0.0 };
+        let offset = if marked { self.line_offset(&xs, frame.right - frame.left) } else { 0.0 };
         for level in &self.levels {
             if drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)) {
                 let style = palette::look(&level.method);
@@ -118,7 +118,7 @@ impl Curves {
             }
         }
         for (number, line) in self.lines.iter().enumerate() {
-            let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
+            let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * offset;
             let plot = LinePlot { frame: &frame, xs: &xs, aside, style: line.look(number) };
             let runs = self.point_runs(line);
             if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
@@ -127,7 +127,7 @@ impl Curves {
     }
 
     /// Returns the legend entries: the lines, then the levels.
-    fn keys(&self, marked: bool) -> Vec<(Key, String)> {
+    fn legend_entries(&self, marked: bool) -> Vec<(Key, String)> {
         let line_keys = self.lines.iter().enumerate().map(|(number, line)| {
             let style = line.look(number);
             (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
@@ -151,7 +151,8 @@ impl Curves {
         axis
     }
 
-    fn all_x(&self) -> Vec<f64> {
+    /// Returns the x values of all visible points in ascending order, without duplicates.
+    fn distinct_x(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let mut at: Vec<f64> = points.filter_map(|point| Some(self.visible_point(point)?.0)).collect();
         at.sort_by(f64::total_cmp);
@@ -162,11 +163,12 @@ impl Curves {
     /// Returns the horizontal offset between lines at the same x. All lines together take up at most half the distance
     /// between two x values.
     fn line_offset(&self, xs: &Range, room: f64) -> f64 {
-        let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.fraction(x) * room).collect();
+        let at: Vec<f64> = self.distinct_x().into_iter().map(|x| xs.fraction(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(MAX_LINE_OFFSET)
     }
 
+    /// Splits a line at the points that the axes cannot show.
     fn point_runs(&self, line: &Line) -> Vec<PointRun> {
         let seen: Vec<_> = line.points.iter().map(|point| self.visible_point(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
@@ -175,11 +177,12 @@ impl Curves {
 
     /// Returns ticks at every x if they fit into `room` points, otherwise at round numbers.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
-        let exact_ticks: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
+        let exact_ticks: Vec<Tick> =
+            self.distinct_x().into_iter().take(30).map(|at| Tick { at, text: format_plain(at) }).collect();
         if exact_ticks.len() < 30 && ticks_fit(xs, room, &exact_ticks) {
             return exact_ticks;
         }
-        (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| ticks_fit(xs, room, ticks)).unwrap_or_default()
+        (2..=10).rev().map(|max_ticks| xs.ticks(max_ticks)).find(|ticks| ticks_fit(xs, room, ticks)).unwrap_or_default()
     }
 }
 
@@ -212,7 +215,7 @@ impl LinePlot<'_> {
         }
         for (x, y, error) in runs.iter().flatten().copied() {
             let at = self.point(x, y);
-            scene.marker(at, self.style.marker, self.style.color, MARKER);
+            scene.marker(at, self.style.marker, self.style.color, MARKER_RADIUS);
             if error > 0.0 {
                 self.frame.draw_whisker(scene, at.0, (y - error, y + error), self.style.color);
             }
@@ -245,9 +248,10 @@ fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
     })
 }
 
-/// Thins a path without a visible change. Keeps the first, lowest, highest and last point in each [`COLUMN`].
+/// Thins a path without a visible change. Keeps the first, lowest, highest and last point in each column of
+/// width [`COLUMN_WIDTH`].
 pub(super) fn decimate(places: &[ScenePoint]) -> Vec<ScenePoint> {
-    let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
+    let columns = places.chunk_by(|a, b| (a.0 / COLUMN_WIDTH).floor() == (b.0 / COLUMN_WIDTH).floor());
     columns
         .flat_map(|column| {
             let lowest = best_in_column(column, |a, b| a < b);
@@ -280,7 +284,7 @@ mod tests {
     }
 
     fn point_of_column(i: usize, y: f64) -> ScenePoint {
-        (i as f64 * COLUMN / 100.0, y)
+        (i as f64 * COLUMN_WIDTH / 100.0, y)
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) const ASCENT: f64 = 0.76;
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
 /// Font size used to measure text, in pixels per em. It is large because plotters rounds widths to whole pixels.
-const FINE: f64 = 1000.0;
+const MEASURING_SIZE: f64 = 1000.0;
 
 pub(super) fn data() -> &'static [u8] {
     dejavu::sans::regular()
@@ -45,8 +45,8 @@ pub(super) fn sized(em: f64) -> FontDesc<'static> {
 
 /// Returns the width of a line at [`SIZE`], in points. The font must be [loaded](load).
 pub(super) fn width(text: &str) -> f64 {
-    match sized(FINE).layout_box(text) {
-        Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
+    match sized(MEASURING_SIZE).layout_box(text) {
+        Ok(((left, _), (right, _))) => f64::from(right - left) / MEASURING_SIZE * SIZE,
         // Unreachable after `load`. One em per letter is always wide enough.
         Err(_) => text.chars().count() as f64 * SIZE,
     }
@@ -56,8 +56,9 @@ pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
     lines.into_iter().map(width).fold(0.0, f64::max)
 }
 
-/// Breaks `text` into lines of at most `room` points. Words that are too long for a line are truncated.
-pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
+/// Breaks `text` at spaces and hyphens into lines of at most `max_width` points. Words that are too long for a line are
+/// truncated.
+pub(super) fn wrap(text: &str, max_width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let words = text.split_whitespace().flat_map(|word| {
         let mut parts: Vec<String> = word.split_inclusive('-').map(str::to_owned).collect();
@@ -68,22 +69,22 @@ pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     });
     for word in words {
         match lines.last_mut() {
-            Some(line) if width(&format!("{line}{}", word.trim_end())) <= room => line.push_str(&word),
+            Some(line) if width(&format!("{line}{}", word.trim_end())) <= max_width => line.push_str(&word),
             _ => lines.push(word),
         }
     }
-    lines.iter().map(|line| shorten(line.trim_end(), room)).collect()
+    lines.iter().map(|line| shorten(line.trim_end(), max_width)).collect()
 }
 
-/// Truncates `text` with an ellipsis so that it fits into `room` points.
-pub(super) fn shorten(text: &str, room: f64) -> String {
-    if width(text) <= room {
+/// Truncates `text` with an ellipsis so that it fits into `max_width` points.
+pub(super) fn shorten(text: &str, max_width: f64) -> String {
+    if width(text) <= max_width {
         return text.to_owned();
     }
     let mut shortened = text.to_owned();
     while shortened.pop().is_some() {
         let short = format!("{}…", shortened.trim_end());
-        if width(&short) <= room {
+        if width(&short) <= max_width {
             return short;
         }
     }

@@ -1,13 +1,13 @@
 //! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted. Cuts of sublayers have split layers.
 
 use super::chart_frame::{
-    self, GAP, HALF, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
+    self, BASELINE_OFFSET, GAP, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
     draw_stack_ends,
 };
 use super::font;
 use super::palette::{self, KEPT_LAYER, ON_GHOST, REMOVED_LAYER, SECONDARY_TEXT, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
-use super::split_stack::{MAP, SplitStack, SublayerCut};
+use super::split_stack::{MAP_LABEL, SplitStack, SublayerCut};
 use crate::error::{Error, Result};
 use crate::results::ranges;
 use crate::style::Dash;
@@ -47,13 +47,13 @@ pub struct LayerDiagram {
 type Region = (usize, usize);
 
 /// Gap below and above a region that leaves room for the arrows, in points.
-const PAD: f64 = 6.0;
+const REGION_PAD: f64 = 6.0;
 /// Half the width of a layer, in points.
-const HALF_BLOCK: f64 = 30.5;
+const HALF_LAYER_WIDTH: f64 = 30.5;
 /// Distance between a layer and the stream that bypasses it, in points.
 const BYPASS_GAP: f64 = 5.0;
 
-const GHOST: &str = "Ghosted Layer";
+const GHOST_LABEL: &str = "Ghosted Layer";
 const STACKS: [(&str, Stack); 3] = [("Dense", Stack::Dense), ("Pruned", Stack::Pruned), ("Ghosted", Stack::Ghosted)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ enum Stack {
 }
 
 impl LayerDiagram {
-    /// Draws the diagram.
+    /// Draws the diagram and returns the position below it.
     ///
     /// # Errors
     /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains a
@@ -88,16 +88,18 @@ impl LayerDiagram {
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
         }
         // Align the stacks at the bottom.
-        let tallest =
-            regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * LAYER_PITCH;
+        let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * REGION_PAD
+            + self.layers as f64 * LAYER_PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + STACK_ENDS + tallest;
         for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let left = MARGIN + i as f64 * width;
-            let title = titled + GAP + HALF * 2.0;
+            let title = titled + GAP + BASELINE_OFFSET * 2.0;
             let mut panel = Panel { scene, left, width, title, ground, layers: self.layers };
             match &selection.cut {
-                DiagramCut::Layers { operators, .. } => panel.draw_layers(regions, &replaced(operators, regions)),
+                DiagramCut::Layers { operators, .. } => {
+                    panel.draw_layers(regions, &replaced_regions(operators, regions))
+                }
                 DiagramCut::Sublayers(cut) => panel.draw_sublayers(cut),
             }
         }
@@ -113,23 +115,23 @@ impl LayerDiagram {
             }
         }
         let has_layers = cuts.len() < self.selections.len();
-        let part = match (has_layers, cuts.is_empty()) {
+        let noun = match (has_layers, cuts.is_empty()) {
             (_, true) => "layer",
             (false, false) => "sublayer",
             (true, false) => "layer or sublayer",
         };
         let mut entries = vec![
-            (Key::Block { fill: Some(KEPT_LAYER), border: TEXT, dash: Dash::Solid }, format!("kept {part}")),
-            (Key::Block { fill: None, border: REMOVED_LAYER, dash: Dash::Dashed }, format!("removed {part}")),
+            (Key::Block { fill: Some(KEPT_LAYER), border: TEXT, dash: Dash::Solid }, format!("kept {noun}")),
+            (Key::Block { fill: None, border: REMOVED_LAYER, dash: Dash::Dashed }, format!("removed {noun}")),
         ];
         if has_layers {
-            let ghost = palette::papers_color();
-            entries.push((Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST.to_owned()));
+            let ghost = palette::paper_method_color();
+            entries.push((Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST_LABEL.to_owned()));
             entries.push((Key::Arrow(STREAM), "hidden state past a cut".to_owned()));
         }
         if cuts.iter().any(|cut| !cut.replaced.is_empty()) {
             let map = palette::map_color();
-            entries.push((Key::Block { fill: Some(map), border: map, dash: Dash::Solid }, MAP.to_owned()));
+            entries.push((Key::Block { fill: Some(map), border: map, dash: Dash::Solid }, MAP_LABEL.to_owned()));
         }
         entries
     }
@@ -184,7 +186,7 @@ impl DrawnStack<'_> {
         // Every region that starts at or below the layer adds one gap, and every region that ends below it adds
         // another.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
-        self.ground - layer as f64 * LAYER_PITCH - PAD * pads.filter(|lies| *lies).count() as f64
+        self.ground - layer as f64 * LAYER_PITCH - REGION_PAD * pads.filter(|is_below| *is_below).count() as f64
     }
 
     fn draw_stack(&mut self, stack: Stack) {
@@ -221,19 +223,24 @@ impl DrawnStack<'_> {
 
     fn draw_layer(&mut self, layer: usize, removed: bool) {
         let bottom = self.bottom_edge(layer);
-        let from = (self.x - HALF_BLOCK, bottom - LAYER_HEIGHT);
-        let to = (self.x + HALF_BLOCK, bottom);
+        let from = (self.x - HALF_LAYER_WIDTH, bottom - LAYER_HEIGHT);
+        let to = (self.x + HALF_LAYER_WIDTH, bottom);
         let (border, ink, dash) =
             if removed { (REMOVED_LAYER, SECONDARY_TEXT, Dash::Dashed) } else { (TEXT, TEXT, Dash::Solid) };
         if !removed {
             self.scene.rect(from, to, KEPT_LAYER);
         }
         self.scene.border(from, to, border, 0.6, dash);
-        self.scene.text((self.x, bottom - LAYER_HEIGHT / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
+        self.scene.text(
+            (self.x, bottom - LAYER_HEIGHT / 2.0 + BASELINE_OFFSET),
+            &layer.to_string(),
+            Anchor::Middle,
+            ink,
+        );
     }
 
     /// Returns the positions at which the stream leaves the layer below a region and enters the layer above it.
-    fn ends(&self, first: usize, last: usize) -> (f64, f64) {
+    fn stream_ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + STACK_ENDS } else { self.bottom_edge(first - 1) - LAYER_HEIGHT };
         let end = if last + 1 == self.layers {
             self.bottom_edge(self.layers) - STACK_ENDS
@@ -244,31 +251,31 @@ impl DrawnStack<'_> {
     }
 
     fn draw_bypass(&mut self, first: usize, last: usize) {
-        let (start, end) = self.ends(first, last);
-        let low = self.bottom_edge(first) + PAD * 0.4;
-        let high = self.bottom_edge(last) - LAYER_HEIGHT - PAD * 0.25;
-        let side = self.x + HALF_BLOCK + BYPASS_GAP;
+        let (start, end) = self.stream_ends(first, last);
+        let low = self.bottom_edge(first) + REGION_PAD * 0.4;
+        let high = self.bottom_edge(last) - LAYER_HEIGHT - REGION_PAD * 0.25;
+        let side = self.x + HALF_LAYER_WIDTH + BYPASS_GAP;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
         draw_arrow(self.scene, &places, STREAM);
     }
 
     /// Draws the Ghosted Layers that replace a region, and the residual stream through them.
     fn draw_ghost(&mut self, first: usize, last: usize) {
-        let ((mut start, end), color) = (self.ends(first, last), palette::papers_color());
+        let ((mut start, end), color) = (self.stream_ends(first, last), palette::paper_method_color());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
             let low = self.bottom_edge(lowest);
             let high = self.bottom_edge(highest) - LAYER_HEIGHT;
             if highest > lowest {
-                let from = (self.x - HALF_BLOCK, high);
-                let to = (self.x + HALF_BLOCK, low);
+                let from = (self.x - HALF_LAYER_WIDTH, high);
+                let to = (self.x + HALF_LAYER_WIDTH, low);
                 self.scene.border(from, to, REMOVED_LAYER, 0.6, Dash::Dashed);
             }
             let middle = f64::midpoint(low, high);
             let from = middle - LAYER_HEIGHT / 2.0 - 0.4;
             let to = middle + LAYER_HEIGHT / 2.0 + 0.4;
             draw_arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
-            self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), color);
-            self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
+            self.scene.rect((self.x - HALF_LAYER_WIDTH, from), (self.x + HALF_LAYER_WIDTH, to), color);
+            self.scene.text((self.x, middle + BASELINE_OFFSET), GHOST_LABEL, Anchor::Middle, ON_GHOST);
             start = from;
         }
         draw_arrow(self.scene, &[(self.x, start), (self.x, end)], STREAM);
@@ -285,7 +292,7 @@ impl DiagramRow {
     /// Returns the regions of removed layers, which are empty for a cut of sublayers.
     fn regions(&self, layers: usize) -> Result<Vec<Region>> {
         let found = match &self.cut {
-            DiagramCut::Layers { removed, .. } => regions(removed, layers),
+            DiagramCut::Layers { removed, .. } => group_regions(removed, layers),
             DiagramCut::Sublayers(cut) => cut.check(layers).map(|()| Vec::new()),
         };
         found.map_err(|error| error.at(self.label.as_str()))
@@ -305,7 +312,7 @@ impl DiagramCut {
 }
 
 /// Returns the first and last layer replaced by each operator.
-fn replaced(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
+fn replaced_regions(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
     let mut all: Vec<Region> =
         operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
     all.sort_unstable();
@@ -316,7 +323,7 @@ fn replaced(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
 ///
 /// # Errors
 /// Fails if `removed` is empty, repeats a layer or contains an index that is not below `layers`.
-fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
+fn group_regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();
     let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
@@ -340,7 +347,7 @@ mod tests {
 
     #[test]
     fn consecutive_layers_are_one_region() {
-        let regions = regions(&[9, 3, 8, 7], 16).unwrap();
+        let regions = group_regions(&[9, 3, 8, 7], 16).unwrap();
         assert_eq!(regions, [(3, 3), (7, 9)]);
         assert_eq!(ranges(&[9, 3, 8, 7], "–", ", "), "3, 7–9");
     }
@@ -348,7 +355,7 @@ mod tests {
     #[test]
     fn invalid_removed_layers_are_rejected() {
         for (removed, found) in [(vec![16], "layer 16"), (vec![], "none"), (vec![2, 2], "layer 2 twice")] {
-            let message = regions(&removed, 16).unwrap_err().to_string();
+            let message = group_regions(&removed, 16).unwrap_err().to_string();
             assert!(message.contains(found), "{message}");
         }
     }

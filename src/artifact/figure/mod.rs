@@ -112,7 +112,7 @@ impl Figure {
     /// Fails if the data is empty or inconsistent, or if rendering fails.
     pub fn draw(&self) -> Result<Drawing> {
         let scene = self.scene()?;
-        Ok(Drawing { svg: svg::svg(&scene), pdf: pdf::pdf(&scene)?, png: png::png(&scene)? })
+        Ok(Drawing { svg: svg::render_svg(&scene), pdf: pdf::render_pdf(&scene)?, png: png::render_png(&scene)? })
     }
 
     fn scene(&self) -> Result<scene::Scene> {

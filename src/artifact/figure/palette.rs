@@ -23,7 +23,7 @@ impl Color {
 }
 
 /// Returns the lengths of the dashes and gaps, in points. The slice is empty for a solid line.
-pub(super) fn lengths(dash: Dash) -> &'static [f64] {
+pub(super) fn dash_lengths(dash: Dash) -> &'static [f64] {
     match dash {
         Dash::Solid => &[],
         Dash::Long => &[9.0, 3.0],
@@ -78,13 +78,13 @@ fn color(hue: Hue) -> Color {
     HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, color)| *color)
 }
 
-pub(super) fn all() -> impl Iterator<Item = Color> {
+pub(super) fn all_colors() -> impl Iterator<Item = Color> {
     let ground = [SURFACE, TEXT, SECONDARY_TEXT, GRID, KEPT_LAYER, BASELINE_AREA, REMOVED_LAYER, STREAM, ON_GHOST];
     ground.into_iter().chain(HUES.map(|(_, color)| color))
 }
 
 /// Hues for methods that define no style.
-const SPARE_HUES: [Hue; 4] = [Hue::Olive, Hue::Brown, Hue::Teal, Hue::Plum];
+const FALLBACK_HUES: [Hue; 4] = [Hue::Olive, Hue::Brown, Hue::Teal, Hue::Plum];
 const MARKERS: [Marker; 8] = [
     Marker::Star,
     Marker::Plus,
@@ -109,11 +109,11 @@ pub fn look(name: &str) -> Look {
     if let Some(Style { hue, marker, dash }) = style.filter(|_| is_named) {
         return Look { color: color(hue), marker, dash };
     }
-    let hash = fnv(name);
+    let hash = fnv1a_hash(name);
     Look {
-        color: color(style.map_or(SPARE_HUES[pick_style(hash, 0, SPARE_HUES.len())], |style| style.hue)),
-        marker: MARKERS[pick_style(hash, 16, MARKERS.len())],
-        dash: DASHES[pick_style(hash, 32, DASHES.len())],
+        color: color(style.map_or(FALLBACK_HUES[pick_index(hash, 0, FALLBACK_HUES.len())], |style| style.hue)),
+        marker: MARKERS[pick_index(hash, 16, MARKERS.len())],
+        dash: DASHES[pick_index(hash, 32, DASHES.len())],
     }
 }
 
@@ -143,17 +143,18 @@ const SERIES_MARKERS: [Marker; 8] = [
 
 /// Returns the style of a numbered series. Used in figures whose series are criteria, or pairs of a selection and a
 /// repair. The first 40 styles are distinct.
-pub(super) fn nth(number: usize) -> Look {
+pub(super) fn nth_style(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
     let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];
     Look { color: color(hue), marker, dash: Dash::Solid }
 }
 
-fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
+fn pick_index(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-pub(super) fn papers_color() -> Color {
+/// Returns the color of the paper's method.
+pub(super) fn paper_method_color() -> Color {
     recovery::paper_appearance().and_then(|method| method.style).map_or(color(Hue::Blue), |style| color(style.hue))
 }
 
@@ -163,7 +164,7 @@ pub(super) fn map_color() -> Color {
 }
 
 /// Computes the 64-bit FNV-1a hash, which is stable across machines and releases.
-fn fnv(text: &str) -> u64 {
+fn fnv1a_hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -227,6 +228,7 @@ mod tests {
         }
     }
 
+    /// Converts a color to the gray of the same luminance.
     fn gray(rgb: [u8; 3]) -> [u8; 3] {
         let linear = luminance(linear(rgb));
         let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
@@ -247,7 +249,7 @@ mod tests {
             }
         }
         // The color of the paper's method must also contrast with a filled area.
-        assert!(contrast(gray(papers_color().light), gray(BASELINE_AREA.light)) >= 3.0);
+        assert!(contrast(gray(paper_method_color().light), gray(BASELINE_AREA.light)) >= 3.0);
     }
 
     /// Accessors for the light and the dark theme.
@@ -307,19 +309,20 @@ mod tests {
 
     #[test]
     fn light_colors_are_distinct() {
-        let all: Vec<Color> = all().collect();
+        let all: Vec<Color> = all_colors().collect();
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a.light != b.light), "{a:?}");
         }
         for name in methods().iter().map(String::as_str).chain(["dense", metric::SYMMETRIC.id]) {
             assert!(all.contains(&look(name).color), "{name}");
         }
-        assert!(SPARE_HUES.iter().all(|hue| all.contains(&color(*hue))));
+        assert!(FALLBACK_HUES.iter().all(|hue| all.contains(&color(*hue))));
     }
 
     #[test]
     fn numbered_series_have_distinct_styles() {
-        let looks: Vec<(Color, Marker)> = (0..40).map(|number| (nth(number).color, nth(number).marker)).collect();
+        let looks: Vec<(Color, Marker)> =
+            (0..40).map(|number| (nth_style(number).color, nth_style(number).marker)).collect();
         for (number, look) in looks.iter().enumerate() {
             assert!(!looks[..number].contains(look), "{number}: {look:?}");
         }
@@ -328,9 +331,9 @@ mod tests {
     #[test]
     fn style_of_unknown_method_is_stable() {
         // Hash of "a" from the FNV reference tables.
-        assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a_hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(look("my-method"), look("my-method"));
-        assert!(SPARE_HUES.map(color).contains(&look("my-method").color));
+        assert!(FALLBACK_HUES.map(color).contains(&look("my-method").color));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! column per cost.
 
 use super::axis::{Axis, Range, drawable};
-use super::chart_frame::{self, Frame, FramePlan, GAP, HALF, Key, MARGIN, Surroundings};
+use super::chart_frame::{self, BASELINE_OFFSET, Frame, FramePlan, GAP, Key, MARGIN, Surroundings};
 use super::font;
 use super::palette::{self, SECONDARY_TEXT, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
@@ -46,7 +46,7 @@ pub struct Pareto {
 }
 
 /// Radius of a marker, in points.
-const MARKER: f64 = 2.6;
+const MARKER_RADIUS: f64 = 2.6;
 /// Gap between a marker and its label, in points.
 const LABEL_GAP: f64 = 2.0;
 /// Gap between two rows of panels, in points.
@@ -55,11 +55,11 @@ const ROW_GAP: f64 = 8.0;
 const COLUMN_GAP: f64 = 12.0;
 /// Maximum number of ticks on the x-axes of a row.
 const MAX_ROW_TICKS: usize = 10;
-/// Maximum number of ticks on the x-axis of a narrow panel.
+/// Number of ticks that every x-axis may have, however many panels share a row.
 const MIN_PANEL_TICKS: usize = 4;
 
 /// Maximum distance between two points that share a label, in typographic points (1/72 inch).
-const SAME_LABEL: f64 = 14.0;
+const MAX_SHARED_LABEL_DISTANCE: f64 = 14.0;
 
 /// Occupied rectangle, given by its upper left and lower right corners.
 type OccupiedBox = (ScenePoint, ScenePoint);
@@ -102,7 +102,7 @@ impl Pareto {
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let ranges = (0..self.columns.len()).map(|column| self.x_range(column)).collect::<Result<Vec<Range>>>()?;
         let mut below = chart_frame::draw_heading(scene, &around.heading);
-        below = chart_frame::draw_legend(scene, &self.keys(), (MARGIN, scene.width - MARGIN, below));
+        below = chart_frame::draw_legend(scene, &self.legend_entries(), (MARGIN, scene.width - MARGIN, below));
         for row in 0..self.rows.len() {
             let top = if row == 0 { below } else { below + ROW_GAP };
             for (column, xs) in ranges.iter().enumerate() {
@@ -125,11 +125,11 @@ impl Pareto {
         (left, left + pitch - COLUMN_GAP)
     }
 
-    fn keys(&self) -> Vec<(Key, String)> {
+    fn legend_entries(&self) -> Vec<(Key, String)> {
         let markers = self.series.iter().enumerate();
         let mut keys: Vec<(Key, String)> =
-            markers.map(|(at, series)| (Key::Marker(palette::nth(at)), series.label.clone())).collect();
-        let line = palette::Look { color: SECONDARY_TEXT, ..palette::nth(0) };
+            markers.map(|(at, series)| (Key::Marker(palette::nth_style(at)), series.label.clone())).collect();
+        let line = palette::Look { color: SECONDARY_TEXT, ..palette::nth_style(0) };
         keys.push((Key::Line { style: line, dash: Dash::Solid, marked: false }, "Pareto frontier".to_owned()));
         if self.rows.iter().any(|row| row.dense.is_some()) {
             let dense = palette::look(crate::criterion::DENSE.name);
@@ -180,7 +180,7 @@ impl Pareto {
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.color, 0.8, look.dash);
         }
-        let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
+        let line = level.map(|value| line_box((frame.left, frame.y(value)), (frame.right, frame.y(value))));
         self.draw_points(row, &points, (&frame, xs, line), scene);
         let is_last = row + 1 == self.rows.len();
         let x = &self.columns[column];
@@ -206,17 +206,17 @@ impl Pareto {
         let stairs = step_line(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
         scene.line(&stairs, SECONDARY_TEXT, 1.0, Dash::Solid);
         for (point, position) in points.iter().zip(&positions) {
-            let look = palette::nth(point.series);
-            scene.marker(*position, look.marker, look.color, MARKER);
+            let look = palette::nth_style(point.series);
+            scene.marker(*position, look.marker, look.color, MARKER_RADIUS);
         }
-        let mut taken: Vec<OccupiedBox> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        let mut taken: Vec<OccupiedBox> = positions.iter().map(|(x, y)| marker_box(*x, *y)).collect();
         taken.extend(line);
-        taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
+        taken.extend(stairs.windows(2).map(|pair| line_box(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
             let label = points[at].label;
-            let is_labeled = best[..rank]
-                .iter()
-                .any(|&other| points[other].label == label && distance(positions[other], positions[at]) < SAME_LABEL);
+            let is_labeled = best[..rank].iter().any(|&other| {
+                points[other].label == label && distance(positions[other], positions[at]) < MAX_SHARED_LABEL_DISTANCE
+            });
             if is_labeled {
                 continue;
             }
@@ -251,11 +251,11 @@ fn distance(one: ScenePoint, other: ScenePoint) -> f64 {
     (one.0 - other.0).hypot(one.1 - other.1)
 }
 
-fn around_point(x: f64, y: f64) -> OccupiedBox {
-    ((x - MARKER, y - MARKER), (x + MARKER, y + MARKER))
+fn marker_box(x: f64, y: f64) -> OccupiedBox {
+    ((x - MARKER_RADIUS, y - MARKER_RADIUS), (x + MARKER_RADIUS, y + MARKER_RADIUS))
 }
 
-fn around_line(from: ScenePoint, to: ScenePoint) -> OccupiedBox {
+fn line_box(from: ScenePoint, to: ScenePoint) -> OccupiedBox {
     ((from.0.min(to.0), from.1.min(to.1)), (from.0.max(to.0), from.1.max(to.1)))
 }
 
@@ -277,11 +277,12 @@ fn find_free_position(
     frame: &Frame,
     taken: &[OccupiedBox],
 ) -> Option<(ScenePoint, Anchor)> {
-    let aside = MARKER + LABEL_GAP;
-    let heights = [aside + font::ASCENT * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
+    let offset = MARKER_RADIUS + LABEL_GAP;
+    let heights =
+        [offset + font::ASCENT * font::SIZE, BASELINE_OFFSET, -offset, 2.0 * offset + font::LINE, -offset - font::LINE];
     let candidates = heights
         .into_iter()
-        .flat_map(|height| [((x - aside, y + height), Anchor::End), ((x + aside, y + height), Anchor::Start)]);
+        .flat_map(|height| [((x - offset, y + height), Anchor::End), ((x + offset, y + height), Anchor::Start)]);
     candidates.into_iter().find(|(corner, anchor)| {
         let found = label_box(label, *corner, *anchor);
         let is_inside = found.0.0 >= frame.left && found.1.0 <= frame.right + GAP / 2.0;
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn frontier_has_only_nondominated_points() {
         let nan = f64::NAN;
-        for (what, points, expected) in [
+        for (case, points, expected) in [
             ("nothing", vec![], vec![]),
             ("one point", vec![(1.0, 1.0)], vec![0]),
             ("a chain in any order", vec![(3.0, 1.0), (1.0, 3.0), (2.0, 2.0)], vec![1, 2, 0]),
@@ -309,7 +310,7 @@ mod tests {
             ("equal points", vec![(1.0, 1.0), (1.0, 1.0)], vec![0]),
             ("missing numbers", vec![(nan, 0.0), (1.0, nan), (2.0, 5.0)], vec![2]),
         ] {
-            assert_eq!(frontier(&points), expected, "{what}");
+            assert_eq!(frontier(&points), expected, "{case}");
         }
     }
 

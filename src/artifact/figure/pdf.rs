@@ -43,10 +43,10 @@ const HANDLE: f32 = 0.552_284_8;
 ///
 /// # Errors
 /// Fails if the font cannot be parsed or subset, which indicates a broken build.
-pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
+pub(super) fn render_pdf(scene: &Scene) -> Result<Vec<u8>> {
     let face = Face::parse(font::data(), 0).map_err(|error| pdf_error(scene, error.to_string()))?;
     let mut page = PdfPage::new(scene.height, &face);
-    scene.shapes.iter().for_each(|shape| page.shape(shape));
+    scene.shapes.iter().for_each(|shape| page.draw_shape(shape));
     let PdfPage { content, glyphs, texts, opacities, .. } = page;
     let cut = subsetter::subset(font::data(), 0, &glyphs).map_err(|error| pdf_error(scene, error.to_string()))?;
 
@@ -103,7 +103,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     descriptor.name(BASE_FONT).flags(FontFlags::SYMBOLIC);
     descriptor.bbox(Rect::new(scaled(bounds.x_min), scaled(bounds.y_min), scaled(bounds.x_max), scaled(bounds.y_max)));
     descriptor.italic_angle(0.0).ascent(scaled(face.ascender())).descent(scaled(face.descender()));
-    descriptor.cap_height(scaled(face.capital_height().unwrap_or(face.ascender()))).stem_v(STEM);
+    descriptor.cap_height(scaled(face.capital_height().unwrap_or(face.ascender()))).stem_v(STEM_WIDTH);
     descriptor.font_file2(FONT_FILE);
     descriptor.finish();
     pdf.stream(FONT_FILE, &compress(cut)).filter(Filter::FlateDecode).pair(Name(b"Length1"), cut.len() as i32);
@@ -113,7 +113,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
 }
 
 /// Approximate stem width, which helps viewers choose a substitute font.
-const STEM: f32 = 90.0;
+const STEM_WIDTH: f32 = 90.0;
 
 /// Compresses a stream for `FlateDecode`.
 fn compress(bytes: &[u8]) -> Vec<u8> {
@@ -145,18 +145,19 @@ impl<'a> PdfPage<'a> {
         Self { height, content, face, glyphs, texts, opacities }
     }
 
-    fn at(&self, (x, y): ScenePoint) -> (f32, f32) {
+    /// Converts a position in the scene to PDF coordinates, whose y-axis points up.
+    fn position(&self, (x, y): ScenePoint) -> (f32, f32) {
         (x as f32, (self.height - y) as f32)
     }
 
-    fn fill(&mut self, color: Color) {
+    fn set_fill(&mut self, color: Color) {
         let [r, g, b] = color.light.map(|byte| f32::from(byte) / 255.0);
         self.content.set_fill_rgb(r, g, b);
     }
 
-    fn path(&mut self, places: &[ScenePoint]) {
+    fn add_path(&mut self, places: &[ScenePoint]) {
         for (number, point) in places.iter().enumerate() {
-            let (x, y) = self.at(*point);
+            let (x, y) = self.position(*point);
             match number {
                 0 => self.content.move_to(x, y),
                 _ => self.content.line_to(x, y),
@@ -164,11 +165,11 @@ impl<'a> PdfPage<'a> {
         }
     }
 
-    fn shape(&mut self, shape: &SceneShape) {
+    fn draw_shape(&mut self, shape: &SceneShape) {
         match shape {
             SceneShape::Rect { from, to, color } => {
-                self.fill(*color);
-                self.path(&[*from, (to.0, from.1), *to, (from.0, to.1)]);
+                self.set_fill(*color);
+                self.add_path(&[*from, (to.0, from.1), *to, (from.0, to.1)]);
                 self.content.close_path().fill_nonzero();
             }
             SceneShape::Fill { corners, color, opacity } => {
@@ -178,26 +179,26 @@ impl<'a> PdfPage<'a> {
                     let name = self.opacities.entry(opacity.to_bits()).or_insert(next).clone();
                     self.content.set_parameters(Name(name.as_bytes()));
                 }
-                self.fill(*color);
-                self.path(corners);
+                self.set_fill(*color);
+                self.add_path(corners);
                 self.content.close_path().fill_nonzero().restore_state();
             }
-            SceneShape::Disc { center, radius, color } => self.disc(*center, *radius as f32, *color),
+            SceneShape::Disc { center, radius, color } => self.draw_disc(*center, *radius as f32, *color),
             SceneShape::Line { places, color, width } => {
                 let [r, g, b] = color.light.map(|byte| f32::from(byte) / 255.0);
                 self.content.set_stroke_rgb(r, g, b).set_line_width(*width as f32);
-                self.path(places);
+                self.add_path(places);
                 self.content.stroke();
             }
             SceneShape::Text { at, text, anchor, color, vertical } => {
-                self.text(*at, text, (*anchor, *vertical), *color);
+                self.draw_text(*at, text, (*anchor, *vertical), *color);
             }
         }
     }
 
-    fn disc(&mut self, center: ScenePoint, radius: f32, color: Color) {
-        self.fill(color);
-        let ((x, y), h) = (self.at(center), radius * HANDLE);
+    fn draw_disc(&mut self, center: ScenePoint, radius: f32, color: Color) {
+        self.set_fill(color);
+        let ((x, y), h) = (self.position(center), radius * HANDLE);
         let content = self.content.move_to(x + radius, y);
         content.cubic_to(x + radius, y + h, x + h, y + radius, x, y + radius);
         content.cubic_to(x - h, y + radius, x - radius, y + h, x - radius, y);
@@ -206,7 +207,7 @@ impl<'a> PdfPage<'a> {
         content.close_path().fill_nonzero();
     }
 
-    fn text(&mut self, at: ScenePoint, text: &str, (anchor, vertical): (Anchor, bool), color: Color) {
+    fn draw_text(&mut self, at: ScenePoint, text: &str, (anchor, vertical): (Anchor, bool), color: Color) {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {
@@ -227,8 +228,8 @@ impl<'a> PdfPage<'a> {
             false => ([1.0, 0.0, 0.0, 1.0], (at.0 - back, at.1)),
             true => ([0.0, 1.0, -1.0, 0.0], (at.0, at.1 + back)),
         };
-        let (x, y) = self.at(start);
-        self.fill(color);
+        let (x, y) = self.position(start);
+        self.set_fill(color);
         let [a, b, c, d] = matrix;
         self.content.begin_text().set_font(FONT_NAME, font::SIZE as f32).set_text_matrix([a, b, c, d, x, y]);
         self.content.show(Str(&shown)).end_text();

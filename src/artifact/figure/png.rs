@@ -16,13 +16,13 @@ const POINTS_PER_INCH: f64 = 72.0;
 const METRES_PER_INCH: f64 = 0.0254;
 
 /// Supersampling factor in each direction.
-const FACTOR: usize = 2;
+const SUPERSAMPLING: usize = 2;
 
 /// Number of supersampled pixels per point.
-const SCALE: f64 = DPI / POINTS_PER_INCH * FACTOR as f64;
+const PIXELS_PER_POINT: f64 = DPI / POINTS_PER_INCH * SUPERSAMPLING as f64;
 
 fn pixels(points: f64) -> i32 {
-    (points * SCALE).round() as i32
+    (points * PIXELS_PER_POINT).round() as i32
 }
 
 fn at((x, y): ScenePoint) -> (i32, i32) {
@@ -33,11 +33,11 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 ///
 /// # Errors
 /// Fails if plotters or the encoder fails.
-pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
+pub(super) fn render_png(scene: &Scene) -> Result<Vec<u8>> {
     let width = whole_pixels(scene.width);
     let height = whole_pixels(scene.height);
-    let fine_width = width * FACTOR;
-    let fine_height = height * FACTOR;
+    let fine_width = width * SUPERSAMPLING;
+    let fine_height = height * SUPERSAMPLING;
     let mut fine = SURFACE.light.repeat(fine_width * fine_height);
     let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
     let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap));
@@ -49,7 +49,7 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
 
 /// Converts a length from points to pixels in the output image, rounding up.
 fn whole_pixels(points: f64) -> usize {
-    (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FACTOR)
+    (pixels(points).max(1).unsigned_abs() as usize).div_ceil(SUPERSAMPLING)
 }
 
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
@@ -77,7 +77,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
                 Anchor::Middle => HPos::Center,
                 Anchor::End => HPos::Right,
             };
-            let font = font::sized(font::SIZE * SCALE);
+            let font = font::sized(font::SIZE * PIXELS_PER_POINT);
             // plotters' `ab_glyph` backend puts the baseline in the middle of the line.
             let back = (font.get_size() * 0.5).round() as i32;
             let turn = if *vertical { FontTransform::Rotate270 } else { FontTransform::None };
@@ -102,19 +102,21 @@ fn rgb_of(color: Color) -> RGBColor {
 
 /// Averages each square of supersampled pixels into one output pixel.
 fn downsample(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
-    let stride = width * FACTOR * 3;
+    let stride = width * SUPERSAMPLING * 3;
     let mut out = Vec::with_capacity(width * height * 3);
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let sum: usize = (0..FACTOR * FACTOR)
+                let sum: usize = (0..FACTOR * SUPERSAMPLING)
                     .map(|at| {
                         usize::from(
-                            fine[(y * FACTOR + at / FACTOR) * stride + (x * FACTOR + at % FACTOR) * 3 + channel],
+                            fine[(y * SUPERSAMPLING + at / SUPERSAMPLING) * stride
+                                + (x * SUPERSAMPLING + at % SUPERSAMPLING) * 3
+                                + channel],
                         )
                     })
                     .sum();
-                out.push((sum / (FACTOR * FACTOR)) as u8);
+                out.push((sum / (SUPERSAMPLING * SUPERSAMPLING)) as u8);
             }
         }
     }

@@ -69,7 +69,7 @@ pub(super) fn series(method: &str, label: &str, values: [f64; 3]) -> Series {
 }
 
 /// Builds a chart with a missing value, a negative value, a zero and long names.
-pub(super) fn wild() -> (Surroundings, BarChart) {
+pub(super) fn irregular_bars() -> (Surroundings, BarChart) {
     let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
     figure.series[1].values[0] = None.into();
@@ -189,7 +189,7 @@ pub(super) fn all() -> Vec<(&'static str, Figure)> {
     vec![
         ("fig1", figure_from(bars(&backbones, Width::Page, Scale::Linear), Plot::Bars)),
         ("fig1_log_column", figure_from(bars(&["llama-3.1-8b"], Width::Column, Scale::Log), Plot::Bars)),
-        ("fig1_wild", figure_from(wild(), Plot::Bars)),
+        ("fig1_wild", figure_from(irregular_bars(), Plot::Bars)),
         ("fig3", figure_from(norms(), Plot::Bars)),
         ("fig4_128", figure_from(channels(128), Plot::Curves)),
         ("fig4_4096", figure_from(channels(4096), Plot::Curves)),

@@ -1,7 +1,7 @@
 //! Format-independent shapes, positioned in points from the upper left corner.
 
 use super::font;
-use super::palette::{Color, SURFACE, TEXT, lengths};
+use super::palette::{Color, SURFACE, TEXT, dash_lengths};
 use crate::style::{Dash, Marker};
 
 /// Position in points, measured right and down from the upper left corner.
@@ -74,7 +74,7 @@ impl Scene {
     }
 
     pub(super) fn line(&mut self, places: &[ScenePoint], color: Color, width: f64, dash: Dash) {
-        for places in dashes(places, lengths(dash)) {
+        for places in split_into_dashes(places, dash_lengths(dash)) {
             self.shapes.push(SceneShape::Line { places, color, width });
         }
     }
@@ -105,7 +105,7 @@ impl Scene {
     /// Draws a marker. An outline in the background color separates overlapping markers.
     pub(super) fn marker(&mut self, center: ScenePoint, marker: Marker, color: Color, radius: f64) {
         for (radius, color) in [(radius + 0.7, SURFACE), (radius, color)] {
-            match corners(marker) {
+            match marker_polygons(marker) {
                 None => self.shapes.push(SceneShape::Disc { center, radius, color }),
                 Some(parts) => {
                     for part in parts {
@@ -141,7 +141,7 @@ impl Scene {
 }
 
 /// Returns the convex parts of a marker with radius 1, or `None` for a circle.
-fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
+fn marker_polygons(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
     // Bar for markers that consist of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
     let triangle = [(0.0, -1.15), (1.1, 0.8), (-1.1, 0.8)];
@@ -163,7 +163,8 @@ fn rotate_points(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
     part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
 }
 
-fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
+/// Splits a path into its dashes. `lengths` alternates between dashes and gaps.
+fn split_into_dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     if lengths.is_empty() {
         return vec![places.to_vec()];
     }
@@ -208,14 +209,14 @@ mod tests {
     fn dashes_continue_around_corners() {
         // The path goes 10 to the right, then 4 down. It is drawn from 0 to 6, skipped to 8, and drawn again to its end
         // at 14.
-        let parts = dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
+        let parts = split_into_dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
         assert_eq!(parts, [vec![(0.0, 0.0), (6.0, 0.0)], vec![(8.0, 0.0), (10.0, 0.0), (10.0, 4.0)]]);
     }
 
     #[test]
     fn single_point_has_no_dashes() {
-        assert!(dashes(&[(1.0, 1.0)], &[2.0, 2.0]).is_empty());
-        assert!(dashes(&[], &[2.0, 2.0]).is_empty());
+        assert!(split_into_dashes(&[(1.0, 1.0)], &[2.0, 2.0]).is_empty());
+        assert!(split_into_dashes(&[], &[2.0, 2.0]).is_empty());
     }
 
     #[test]

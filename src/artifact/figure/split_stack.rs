@@ -1,6 +1,6 @@
 //! Layer stack for cuts of sublayers. Each layer is split into its attention on the left and its MLP on the right.
 
-use super::chart_frame::{HALF, LAYER_HEIGHT, LAYER_PITCH, STACK_ENDS, draw_arrow, draw_stack_ends};
+use super::chart_frame::{BASELINE_OFFSET, LAYER_HEIGHT, LAYER_PITCH, STACK_ENDS, draw_arrow, draw_stack_ends};
 use super::palette::{self, KEPT_LAYER, ON_GHOST, REMOVED_LAYER, SECONDARY_TEXT, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::criterion::DepthUnit;
@@ -10,10 +10,10 @@ use crate::results::ranges;
 use crate::style::Dash;
 
 /// Label of a map that replaces a sublayer.
-pub(super) const MAP: &str = "affine map";
+pub(super) const MAP_LABEL: &str = "affine map";
 
 /// Width of a sublayer, in points.
-const WIDTH: f64 = 45.0;
+const SUBLAYER_WIDTH: f64 = 45.0;
 /// Distance between the residual stream and a sublayer, in points.
 const STREAM_GAP: f64 = 2.5;
 /// Distance between the number of a layer and its attention, in points.
@@ -105,7 +105,8 @@ impl SplitStack<'_> {
         draw_arrow(self.scene, &[(self.x, self.ground + STACK_ENDS), (self.x, top - STACK_ENDS)], TEXT);
         for layer in 0..self.layers {
             let bottom = self.ground - layer as f64 * LAYER_PITCH;
-            let number = (self.x - STREAM_GAP - WIDTH - NUMBER_GAP, bottom - LAYER_HEIGHT / 2.0 + HALF);
+            let number =
+                (self.x - STREAM_GAP - SUBLAYER_WIDTH - NUMBER_GAP, bottom - LAYER_HEIGHT / 2.0 + BASELINE_OFFSET);
             self.scene.text(number, &layer.to_string(), Anchor::End, TEXT);
             for kind in Sublayer::ALL {
                 self.draw_sublayer(layer, kind, bottom);
@@ -116,11 +117,11 @@ impl SplitStack<'_> {
 
     fn draw_sublayer(&mut self, layer: usize, kind: Sublayer, bottom: f64) {
         let left = match kind {
-            Sublayer::Attention => self.x - STREAM_GAP - WIDTH,
+            Sublayer::Attention => self.x - STREAM_GAP - SUBLAYER_WIDTH,
             Sublayer::Mlp => self.x + STREAM_GAP,
         };
         let from = (left, bottom - LAYER_HEIGHT);
-        let to = (left + WIDTH, bottom);
+        let to = (left + SUBLAYER_WIDTH, bottom);
         let name = DepthUnit::from(kind).noun();
         let (label, ink) = match self.cut.map_or(SublayerState::Kept, |cut| cut.state(layer, kind)) {
             SublayerState::Kept => {
@@ -134,10 +135,10 @@ impl SplitStack<'_> {
             }
             SublayerState::Replaced => {
                 self.scene.rect(from, to, palette::map_color());
-                (MAP, ON_GHOST)
+                (MAP_LABEL, ON_GHOST)
             }
         };
-        let middle = (left + WIDTH / 2.0, bottom - LAYER_HEIGHT / 2.0 + HALF);
+        let middle = (left + SUBLAYER_WIDTH / 2.0, bottom - LAYER_HEIGHT / 2.0 + BASELINE_OFFSET);
         self.scene.text(middle, label, Anchor::Middle, ink);
     }
 }
@@ -185,9 +186,9 @@ mod tests {
             ("MLP", TEXT, 6),
             ("attention", SECONDARY_TEXT, 1),
             ("MLP", SECONDARY_TEXT, 2),
-            (MAP, ON_GHOST, 1),
+            (MAP_LABEL, ON_GHOST, 1),
             // The last texts are the legend, the sentences and the title of the stack.
-            (MAP, TEXT, 1),
+            (MAP_LABEL, TEXT, 1),
             ("kept sublayer", TEXT, 1),
             ("removed sublayer", TEXT, 1),
             ("1 of 4 attentions removed: 1", TEXT, 1),
@@ -207,7 +208,7 @@ mod tests {
             scene(16, Cut::sublayers([(3, Attention), (4, Attention), (5, Attention)]), Cut::default()).unwrap();
         let texts: Vec<&str> = texts(&scene).into_iter().map(|(text, _)| text).collect();
         assert!(texts.contains(&"3 of 16 attentions removed: 3–5") && texts.contains(&"Pruned"), "{texts:?}");
-        assert!(!texts.contains(&MAP) && !texts.contains(&"hidden state past a cut"), "{texts:?}");
+        assert!(!texts.contains(&MAP_LABEL) && !texts.contains(&"hidden state past a cut"), "{texts:?}");
     }
 
     #[test]

@@ -10,33 +10,33 @@ use super::palette::{self, Color};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
 /// SVG user units per point. Coordinates are rounded to whole units, which is precise enough at this scale.
-const SCALE: f64 = 10.0;
+const UNITS_PER_POINT: f64 = 10.0;
 
 /// Fallback fonts. None of them is wider than DejaVu Sans.
-const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
+const FALLBACK_FONTS: &str = "Verdana, Helvetica, Arial, sans-serif";
 
-pub(super) fn svg(scene: &Scene) -> String {
+pub(super) fn render_svg(scene: &Scene) -> String {
     let mut page = SvgBody::default();
     scene.shapes.iter().for_each(|shape| page.draw(shape));
     page.end_path();
     let [width, height] = [scene.width, scene.height].map(|points| units(points).max(1));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}pt\" height=\"{}pt\" \
-         viewBox=\"0 0 {width} {height}\" role=\"img\" class=\"{CLASS}\" font-family=\"{}, {FAMILIES}\" font-size=\"{}\" \
+         viewBox=\"0 0 {width} {height}\" role=\"img\" class=\"{ROOT_CLASS}\" font-family=\"{}, {FALLBACK_FONTS}\" font-size=\"{}\" \
          stroke-linejoin=\"round\">\n<title>{}</title>\n<desc>{}</desc>\n<style>{}</style>\n{}</svg>\n",
-        f64::from(width) / SCALE,
-        f64::from(height) / SCALE,
+        f64::from(width) / UNITS_PER_POINT,
+        f64::from(height) / UNITS_PER_POINT,
         font::NAME,
-        font::SIZE * SCALE,
+        font::SIZE * UNITS_PER_POINT,
         escape_xml(&scene.title),
         escape_xml(&scene.description),
-        dark(&page.body),
+        format_dark_rules(&page.body),
         page.body,
     )
 }
 
 fn units(points: f64) -> i32 {
-    (points * SCALE).round() as i32
+    (points * UNITS_PER_POINT).round() as i32
 }
 
 fn at((x, y): ScenePoint) -> (i32, i32) {
@@ -70,20 +70,20 @@ impl SvgBody {
                 let ((x, y), (right, bottom)) = (at(*from), at(*to));
                 let width = right - x;
                 let height = bottom - y;
-                let ink = ink("fill", *color, 1.0);
+                let ink = format_paint("fill", *color, 1.0);
                 self.push(&format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"{ink}/>"));
             }
             SceneShape::Fill { corners, color, opacity } => {
-                let ink = ink("fill", *color, *opacity);
-                let points = points(corners);
+                let ink = format_paint("fill", *color, *opacity);
+                let points = format_points(corners);
                 self.push(&format!("<polygon{ink} points=\"{points}\"/>"));
             }
             SceneShape::Disc { center, radius, color } => {
-                let ((x, y), radius, ink) = (at(*center), units(*radius), ink("fill", *color, 1.0));
+                let ((x, y), radius, ink) = (at(*center), units(*radius), format_paint("fill", *color, 1.0));
                 self.push(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"{ink}/>"));
             }
             SceneShape::Line { places, color, width } => {
-                let ink = ink("stroke", *color, 1.0);
+                let ink = format_paint("stroke", *color, 1.0);
                 let width = units(*width).max(1);
                 let stroke = format!(" fill=\"none\"{ink} stroke-width=\"{width}\"");
                 if self.stroke.as_ref() != Some(&stroke) {
@@ -91,7 +91,7 @@ impl SvgBody {
                     self.body.push_str("<path d=\"");
                     self.stroke = Some(stroke);
                 }
-                let _ = write!(self.body, "M{}", points(places));
+                let _ = write!(self.body, "M{}", format_points(places));
             }
             SceneShape::Text { at: point, text, anchor, color, vertical } => {
                 let anchor = match anchor {
@@ -99,7 +99,7 @@ impl SvgBody {
                     Anchor::Middle => "middle",
                     Anchor::End => "end",
                 };
-                let ((x, y), ink, text) = (at(*point), ink("fill", *color, 1.0), escape_xml(text));
+                let ((x, y), ink, text) = (at(*point), format_paint("fill", *color, 1.0), escape_xml(text));
                 let turn = if *vertical { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
                 self.push(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{ink}{turn}>{text}</text>"));
             }
@@ -107,33 +107,33 @@ impl SvgBody {
     }
 }
 
-fn points(places: &[ScenePoint]) -> String {
+fn format_points(places: &[ScenePoint]) -> String {
     places.iter().map(|point| at(*point)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
-fn ink(attribute: &str, color: Color, opacity: f64) -> String {
+fn format_paint(attribute: &str, color: Color, opacity: f64) -> String {
     let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
-    format!(" {attribute}=\"{}\"{opacity}", hex(color.light))
+    format!(" {attribute}=\"{}\"{opacity}", format_hex(color.light))
 }
 
-fn hex([r, g, b]: [u8; 3]) -> String {
+fn format_hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
 /// Class of the root element. It limits the CSS rules to the figure when the SVG is inlined.
-const CLASS: &str = "ghostlab-figure";
+const ROOT_CLASS: &str = "ghostlab-figure";
 
 /// Formats the CSS rules for the dark theme.
-fn dark(body: &str) -> String {
+fn format_dark_rules(body: &str) -> String {
     let mut rules = String::new();
-    for color in palette::all() {
-        let light = hex(color.light);
-        let dark = hex(color.dark);
+    for color in palette::all_colors() {
+        let light = format_hex(color.light);
+        let dark = format_hex(color.dark);
         for attribute in ["fill", "stroke"] {
             let selector = format!("{attribute}=\"{light}\"");
             if body.contains(&selector) {
                 // Writing to a string cannot fail.
-                let _ = write!(rules, "\n.{CLASS} [{selector}]{{{attribute}:{dark}}}");
+                let _ = write!(rules, "\n.{ROOT_CLASS} [{selector}]{{{attribute}:{dark}}}");
             }
         }
     }

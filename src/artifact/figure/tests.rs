@@ -117,7 +117,7 @@ fn svg_is_valid_xml_with_title_and_description() {
     let mut figure = norms();
     figure.0.title = "a < b & \"c\"\u{1}".into();
     figure.1.groups[0] = "<b>&\u{0}".into();
-    let svg = svg::svg(&scene(&figure_from(figure, Plot::Bars)));
+    let svg = svg::render_svg(&scene(&figure_from(figure, Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     assert_eq!(root.attribute("role"), Some("img"));
@@ -130,7 +130,7 @@ fn svg_is_valid_xml_with_title_and_description() {
 
 #[test]
 fn svg_has_the_printed_size_and_text_of_eight_points() {
-    let svg = svg::svg(&scene(&figure_from(norms(), Plot::Bars)));
+    let svg = svg::render_svg(&scene(&figure_from(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     // 3.3 inches are 237.6 points. One unit of the view box is a tenth of a point.
@@ -145,7 +145,7 @@ fn svg_has_the_printed_size_and_text_of_eight_points() {
 #[test]
 fn every_svg_color_has_a_dark_variant() {
     for (name, figure) in all() {
-        let svg = svg::svg(&scene(&figure));
+        let svg = svg::render_svg(&scene(&figure));
         let document = roxmltree::Document::parse(&svg).unwrap();
         let style = document.descendants().find(|node| node.tag_name().name() == "style").unwrap().text().unwrap();
         for node in document.descendants() {
@@ -256,7 +256,7 @@ fn position_of(bytes: &[u8], word: &str) -> usize {
 fn pdf_has_printed_size_and_an_embedded_font() {
     for (name, figure) in all() {
         let scene = scene(&figure);
-        let pdf = pdf::pdf(&scene).unwrap();
+        let pdf = pdf::render_pdf(&scene).unwrap();
         let text = String::from_utf8_lossy(&pdf);
         for part in ["/FontFile2", "/ToUnicode", "/Identity-H", "+DejaVuSans", "%%EOF"] {
             assert!(text.contains(part), "{part} is missing in {name}");
