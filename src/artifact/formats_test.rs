@@ -12,7 +12,7 @@ use crate::results::{
     screen, settings, tidy_frame,
 };
 
-fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
+fn describe_table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
     let lead = if across { vec!["backbone", "method"] } else { vec!["backbone", "depth", "method"] };
     serde_json::from_value(serde_json::json!({
         "title": "Accuracy & perplexity",
@@ -83,7 +83,7 @@ fn lay_out(description: &Description, numbers: Vec<Measurement>, paper: &[Record
 }
 
 fn sample_table() -> Table {
-    lay_out(&table(false, &rows(), &["rte", "ppl_c4"]), numbers(), &[]).unwrap()
+    lay_out(&describe_table(false, &rows(), &["rte", "ppl_c4"]), numbers(), &[]).unwrap()
 }
 
 #[test]
@@ -100,7 +100,8 @@ fn screen_shows_ranks_failures_and_significance() {
             "LLaMA-3-8B 0/32 Dense 70.00 6.71",
             "LLaMA-3-8B 7/32 LLM-Streamline 40.00 2.50e7",
             "LLaMA-3-8B 7/32 Linear Patch (Diag) 50.00° failed",
-            // Ghosted answers 12 more documents correctly and loses none: p = 2 · ½¹².
+            // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way round.
+            // McNemar's exact test therefore gives p = 2 · ½¹².
             "LLaMA-3-8B 7/32 Ghost Layer (Ours) 62.50*+ 21.62*",
         ]
     );
@@ -134,7 +135,7 @@ A caption.
 
 #[test]
 fn latex_is_a_complete_table_with_packages() {
-    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
     let text = latex(&printed(entry(&description), &sample_table()), "table2");
     let expected = "\
 % \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}
@@ -176,7 +177,8 @@ fn frame_has_a_row_for_each_number_with_its_test_and_status() {
         text_at(&frame, "against", ours).contains("linearpatch-diag")
             && text_at(&frame, "test", ours).contains("mcnemar")
     );
-    // Ghosted answers 12 more documents correctly and loses none: p = 2 · ½¹².
+    // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way round.
+    // McNemar's exact test therefore gives p = 2 · ½¹².
     let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
     assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
     let failed = row_of(&frame, "ppl_c4", "linearpatch-diag");
@@ -196,7 +198,7 @@ fn row_of(frame: &polars::prelude::DataFrame, metric: &str, recovery: &str) -> u
 
 #[test]
 fn columns_can_be_repeated_for_each_depth() {
-    let description = table(true, &rows(), &["rte"]);
+    let description = describe_table(true, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
@@ -219,7 +221,7 @@ fn texts(row: &TableRow) -> String {
 
 #[test]
 fn missing_cell_does_not_shift_other_depths() {
-    let description = table(true, &rows(), &["rte"]);
+    let description = describe_table(true, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte" && number.record.condition.recovery != "ghosted");
     numbers.push(number(11, "llm-streamline", "linearpatch-diag", "rte", 30.0, Sample::None));
@@ -238,7 +240,7 @@ fn missing_cell_does_not_shift_other_depths() {
 
 #[test]
 fn depth_shared_by_backbones_has_one_column() {
-    let description = table(true, &rows(), &["rte"]);
+    let description = describe_table(true, &rows(), &["rte"]);
     let shared = vec![rte_of("a", 4, 1.0), rte_of("a", 6, 2.0), rte_of("b", 6, 3.0)];
     let view = lay_out(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
@@ -258,7 +260,7 @@ fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
 
 #[test]
 fn rows_that_differ_in_one_setting_show_it() {
-    let description = table(false, &rows(), &["rte"]);
+    let description = describe_table(false, &rows(), &["rte"]);
     let mut all: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     for (seed, value) in [(0, 62.5), (1, 60.0)] {
         let mut measurement = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
@@ -276,7 +278,7 @@ fn rows_that_differ_in_one_setting_show_it() {
 
 #[test]
 fn indistinguishable_numbers_of_a_cell_are_rejected() {
-    let description = table(false, &rows(), &["rte"]);
+    let description = describe_table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
     let error = lay_out(&description, numbers, &[]).unwrap_err().to_string();
@@ -285,7 +287,7 @@ fn indistinguishable_numbers_of_a_cell_are_rejected() {
 
 #[test]
 fn paper_value_and_verdict_are_attached_to_cells() {
-    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[3].value = Some(66.43);
     let view = lay_out(&description, numbers(), &paper).unwrap();
@@ -295,7 +297,7 @@ fn paper_value_and_verdict_are_attached_to_cells() {
 
 #[test]
 fn equal_printed_values_tie_and_failed_cell_is_never_best() {
-    let description = table(false, &rows(), &["rte"]);
+    let description = describe_table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     // Simulate an accuracy that differs only because it was summed in another order, and a failed cell.
@@ -305,7 +307,7 @@ fn equal_printed_values_tie_and_failed_cell_is_never_best() {
     numbers[3].row.failure = Some("not scored on c4".into());
     numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
     let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
-    let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
+    let description = Description { table: describe_table(false, &rows, &["rte"]).table, ..description };
     let view = lay_out(&description, numbers, &[]).unwrap();
     let marks: Vec<(&str, bool, bool)> =
         view.numbers().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
@@ -318,7 +320,7 @@ fn equal_printed_values_tie_and_failed_cell_is_never_best() {
 #[test]
 fn user_defined_task_is_ranked_by_its_highest_accuracy() {
     for name in ["race_v2", "my-questions"] {
-        let description = table(false, &rows(), &[name]);
+        let description = describe_table(false, &rows(), &[name]);
         let mut numbers = numbers();
         numbers.retain(|number| number.record.metric == "rte");
         for number in &mut numbers {
@@ -338,7 +340,7 @@ fn unmeasured_metric_has_no_column() {
         (&["rte", "squad/f1,none", "copa", "ppl_ptb", "acc_average", "prefill_ms"][..], &["RTE"][..]),
         (&["copa"], &["CoPa"]),
     ] {
-        let heads = lay_out(&table(false, &rows(), metrics), numbers(), &[]).unwrap().columns;
+        let heads = lay_out(&describe_table(false, &rows(), metrics), numbers(), &[]).unwrap().columns;
         let heads: Vec<&str> = heads.iter().map(|column| column.head.as_str()).collect();
         assert_eq!(heads, expected, "{metrics:?}");
     }
@@ -346,7 +348,7 @@ fn unmeasured_metric_has_no_column() {
 
 #[test]
 fn unknown_metric_is_rejected_with_a_suggestion() {
-    let description = table(false, &rows(), &["acc_avarage"]);
+    let description = describe_table(false, &rows(), &["acc_avarage"]);
     let error = lay_out(&description, numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
 }
@@ -369,7 +371,7 @@ fn protocol_and_warnings_are_below_the_table() {
 
 #[test]
 fn markdown_and_latex_show_paper_value_and_verdict() {
-    let description = table(false, &rows(), &["rte", "ppl_c4"]);
+    let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
@@ -403,7 +405,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
 
 #[test]
 fn significance_can_be_computed_against_a_named_method() {
-    let mut description = table(false, &rows(), &["rte"]);
+    let mut description = describe_table(false, &rows(), &["rte"]);
     let entry = description.table.as_mut().unwrap();
     entry.against = Some("ghosted".into());
     entry.named_options = vec!["rank".into()];

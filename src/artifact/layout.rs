@@ -27,15 +27,15 @@ pub(super) fn layout(
     paper: &[Record],
 ) -> Result<Table> {
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
-    let depths: Vec<Vec<Depth>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
-    let depth_groups = if table.across_depths { Some(depth_groups(&depths)) } else { None };
-    let (mut columns, over) = columns_of(table, numbers)?;
+    let depths: Vec<Vec<Depth>> = backbones.iter().map(|backbone| pruned_depths(numbers, backbone)).collect();
+    let depth_groups = if table.across_depths { Some(group_depths(&depths)) } else { None };
+    let (mut columns, headings) = build_columns(table, numbers)?;
     for column in columns.iter_mut().filter(|column| !has_own_decimals(&column.metric)) {
         column.decimals = table.decimals;
     }
     let (mut groups, columns) = repeat_for_depths(columns, &backbones, depth_groups.as_deref());
-    if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
-        groups = over;
+    if groups.is_empty() && headings.iter().any(|(head, _)| !head.is_empty()) {
+        groups = headings;
     }
     let mut builder = RowsBuilder { table, columns: &columns, rows: Vec::new(), block: 0 };
     for (index, backbone) in backbones.iter().enumerate() {
@@ -107,7 +107,7 @@ impl RowsBuilder<'_> {
                     && condition.recovery == *recovery
                     && condition.finetuned == entry.finetuned
             });
-            for (_, variant_numbers) in group_by_key(method_numbers.map(|number| (variant(number), number))) {
+            for (_, variant_numbers) in group_by_key(method_numbers.map(|number| (variant_key(number), number))) {
                 self.add_row(backbone, false, &variant_numbers)?;
             }
         }
@@ -120,7 +120,7 @@ impl RowsBuilder<'_> {
         let cells = columns.iter().map(|column| find_number(numbers, column)).collect::<Result<Vec<_>>>()?;
         let (Some(first), false) = (numbers.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
         let ours = recovery::is_ours(&first.record.condition.recovery);
-        let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
+        let lead = table.lead.iter().map(|lead| row_header_text(*lead, first, table)).collect();
         let cells = columns.iter().zip(cells).map(|(column, number)| Some(format_number(number?, column))).collect();
         let shaded = match (table.print.shade_sequences, table.print.shade) {
             (Some(count), _) => operator_sequences(first) == Some(count),
@@ -144,14 +144,14 @@ fn operator_sequences(measurement: &Measurement) -> Option<usize> {
 }
 
 /// Returns what distinguishes the rows of a method: the calibration and all settings except the depth.
-fn variant(measurement: &Measurement) -> (String, Settings) {
+fn variant_key(measurement: &Measurement) -> (String, Settings) {
     let mut settings = Settings::clone(&measurement.setup.variant);
     settings.remove(settings::DEPTH);
     (measurement.record.condition.calibration.clone(), settings)
 }
 
 /// Returns the depths of a backbone's pruned rows. Depths in whole layers come first.
-fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
+fn pruned_depths(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
     let conditions = numbers.iter().map(|number| &number.record.condition);
     let pruned = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
     let mut depths = distinct(pruned.map(Condition::cut_depth).collect::<Vec<_>>().iter());
@@ -162,7 +162,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 /// Returns the depths of the column groups, indexed by `[group][backbone]`.
 ///
 /// Depths of different backbones are aligned by rank, unless this would put the same depth into two groups.
-fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
+fn group_depths(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let max_depths = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths.iter().all(|row| {
         row.is_empty() || row.len() == max_depths && row.iter().all(|depth| positions(depths, *depth).len() == 1)
@@ -184,9 +184,9 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 type GroupHeads = Vec<(String, usize)>;
 
 /// Returns the columns for a table's metrics, and the headings above them. Skips metrics that were not measured,
-/// because profiles may differ in their texts, tasks and timed prompts.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
-    // A latency metric expands to one column per timed prompt.
+/// because profiles may differ in their texts, their tasks and the prompts that they time.
+fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
+    // A latency metric expands to one column for each prompt length and batch size.
     let prompts =
         |metric: &Metric| {
             let metrics = numbers.iter().map(|number| &number.metric);
@@ -194,11 +194,11 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<N
                 candidate.id != metric.id && candidate.is_latency() && candidate.family() == metric.id
             }))
         };
-    let is_any_measured = table.metrics.iter().any(|id| found_column(numbers, id).is_some());
+    let is_any_measured = table.metrics.iter().any(|id| find_metric(numbers, id).is_some());
     let mut measured = Vec::new();
-    let mut over = Vec::new();
+    let mut headings = Vec::new();
     for id in &table.metrics {
-        let found = found_column(numbers, id);
+        let found = find_metric(numbers, id);
         let is_measured = found.is_some();
         let metric = found.map_or_else(|| Metric::find(id), Ok)?;
         let prompt_metrics = prompts(&metric);
@@ -214,27 +214,27 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<N
             false => (metric.label, prompt_metrics),
         };
         let columns: Vec<NumberColumn> =
-            metrics.into_iter().flat_map(|metric| columns_of_metric(numbers, &metric)).collect();
-        over.push((head, columns.len()));
+            metrics.into_iter().flat_map(|metric| build_metric_columns(numbers, &metric)).collect();
+        headings.push((head, columns.len()));
         measured.extend(columns);
     }
-    Ok((measured, over))
+    Ok((measured, headings))
 }
 
 /// Returns the other metrics for the same text or task, whose columns are placed next to the metric's own.
 fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.siblings().into_iter().filter(|other| !table.metrics.contains(&other.id));
-    others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
+    others.filter_map(|other| find_metric(numbers, &other.id)).collect::<Vec<_>>()
 }
 
 /// Returns the columns for a metric. A metric that was measured with several protocols has one column per protocol.
-fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<NumberColumn> {
+fn build_metric_columns(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<NumberColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
-    let ways = distinct(selected.map(|number| &number.key));
-    if ways.len() < 2 {
+    let keys = distinct(selected.map(|number| &number.key));
+    if keys.len() < 2 {
         return vec![NumberColumn::new(metric.clone(), metric.label.clone())];
     }
-    ways.into_iter()
+    keys.into_iter()
         .map(|key| {
             let column = NumberColumn::new(metric.clone(), key.to_string());
             NumberColumn { key: Some(key), ..column }
@@ -242,7 +242,8 @@ fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Numbe
         .collect()
 }
 
-fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
+/// Returns the metric with this id, or `None` if it was not measured.
+fn find_metric(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
@@ -269,9 +270,9 @@ fn baseline_key(layout: &LayoutRow) -> (usize, usize, String) {
     (layout.row.backbone, layout.row.block, layout.first.record.condition.criterion.clone())
 }
 
-pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
+pub(super) fn with_notes(mut table: Table, profile: &str, notes: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.numbers().map(|(_, shown)| &*shown.measurement));
-    table.notes = besides;
+    table.notes = notes;
     table
 }
 
@@ -343,7 +344,7 @@ fn table_header(lead: &RowHeader) -> TableLead {
     }
 }
 
-fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> String {
+fn row_header_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> String {
     let condition = &measurement.record.condition;
     match lead {
         RowHeader::Backbone => backbone_label(&condition.backbone).to_owned(),

@@ -27,7 +27,7 @@ pub(super) struct NameList {
 }
 
 /// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
-pub(super) fn methods() -> NameList {
+pub(super) fn list_methods() -> NameList {
     let criteria = method_rows("Pruning criterion", criterion::descriptions());
     let recoveries = method_rows("Recovery method", recovery::descriptions());
     NameList {
@@ -51,16 +51,16 @@ fn method_rows(category: &'static str, methods: Vec<MethodDescription>) -> impl 
 ///
 /// # Errors
 /// Fails if a folder or file cannot be read.
-pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
+pub(super) fn list_checkpoints(experiments: &Path) -> Result<NameList> {
     let lock = Lock::read(&experiments.join(Lock::FILE))?;
     let hub = Hub::new(HubSettings::from_env()?);
     let rows =
         grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want, .. }| {
             let local = path.clone().filter(|path| path.join("config.json").is_file());
-            let found = local.or_else(|| is_cached(&lock, &hub, want.as_ref()?));
-            let there = if found.is_some() { "here" } else { "not here" };
+            let found = local.or_else(|| find_cached(&lock, &hub, want.as_ref()?));
+            let state = if found.is_some() { "here" } else { "not here" };
             let folder = found.or(path).map_or(String::new(), |path| relative_path(&path, experiments));
-            vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
+            vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, state.to_owned()]
         });
     Ok(NameList {
         heads: ["Model", "Name in a grid", "Source", "Folder", "State"].map(str::to_owned).to_vec(),
@@ -73,7 +73,8 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     })
 }
 
-fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
+/// Returns the snapshot folder of a repository in the hub cache, or `None` if the cache lacks one of its files.
+fn find_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
     let repo = hub.resolve_offline(want, lock).ok()?;
     let is_complete = repo.files.iter().all(|file| file.cached.is_some());
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
@@ -82,19 +83,19 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
 /// Returns a path relative to the folder that contains the experiments folder.
 fn relative_path(path: &Path, experiments: &Path) -> String {
     let path = normalize_path(path);
-    let around = normalize_path(&experiments.join(".."));
-    path.strip_prefix(&around).unwrap_or(&path).display().to_string()
+    let root = normalize_path(&experiments.join(".."));
+    path.strip_prefix(&root).unwrap_or(&path).display().to_string()
 }
 
 fn normalize_path(path: &Path) -> PathBuf {
-    let mut straight = PathBuf::new();
+    let mut normalized = PathBuf::new();
     for part in path.components() {
-        match (part, straight.components().next_back()) {
-            (Component::ParentDir, Some(Component::Normal(_))) => drop(straight.pop()),
-            _ => straight.push(part),
+        match (part, normalized.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => drop(normalized.pop()),
+            _ => normalized.push(part),
         }
     }
-    straight
+    normalized
 }
 
 impl NameList {
@@ -112,8 +113,9 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown list entry").expected("a name from the list");
-                        error.found(wanted).suggest(wanted, known)
+                        let error = Error::bad_input("unknown list entry")
+                            .expected(format!("a name from the column `{}`", self.heads[name]));
+                        error.found(format!("`{wanted}`")).suggest(wanted, known)
                     })
                 })
                 .collect::<Result<_>>()?,
@@ -130,7 +132,7 @@ impl NameList {
                 .chunk_by(|a, b| a[source] == b[source] && rank(a) == rank(b))
                 .map(|rows| {
                     let labels: Vec<&str> = rows.iter().map(|row| row[self.label].as_str()).collect();
-                    let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([shared(&labels)]).collect();
+                    let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([common_prefix(&labels)]).collect();
                     let backbone = rank(rows[0]).unwrap_or_default();
                     TableRow { lead, backbone, tail: vec![rows[0][source].clone()], ..TableRow::default() }
                 })
@@ -154,7 +156,8 @@ impl NameList {
     }
 }
 
-fn shared(names: &[&str]) -> String {
+/// Returns the text with which all names begin, without a trailing space or parenthesis.
+fn common_prefix(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
     let end = (0..=first.len())
         .rev()

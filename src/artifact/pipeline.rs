@@ -363,8 +363,8 @@ pub fn list(
     width: Option<usize>,
 ) -> Result<String> {
     let list: NameList = match list {
-        ListEntry::Methods => lists::methods(),
-        ListEntry::Checkpoints => lists::checkpoints(experiments)?,
+        ListEntry::Methods => lists::list_methods(),
+        ListEntry::Checkpoints => lists::list_checkpoints(experiments)?,
     };
     let target = ResultsFolder::list_folder(results, &artifact.name);
     let table = format!("{}.md", artifact.name);

@@ -48,8 +48,8 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     if let Some(list) = artifact.description.list {
         let list = match list {
-            ListEntry::Methods => lists::methods(),
-            ListEntry::Checkpoints => lists::checkpoints(&experiments()).unwrap(),
+            ListEntry::Methods => lists::list_methods(),
+            ListEntry::Checkpoints => lists::list_checkpoints(&experiments()).unwrap(),
         };
         let table = list.printed(&artifact.description).unwrap();
         return artifact.names().into_iter().map(|name| (name.to_owned(), table.clone())).collect();

@@ -1,8 +1,8 @@
 //! Figures on the page.
 //!
 //! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`. Its ids and styles therefore cannot collide with
-//! those of other figures, its scripts never run, and nothing is loaded. `prefers-color-scheme` still works. The text
-//! cannot be selected, but the tables contain the same numbers.
+//! those of other figures, its scripts never run, and it loads no other files. `prefers-color-scheme` still works. The
+//! text cannot be selected, but the tables contain the same numbers.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::html::base64;
 use crate::error::{Error, Result};
 
 /// CSS pixels per point. At this scale, text in figures is as large as text in tables.
-const PIXELS: f64 = 1.5;
+const PIXELS_PER_POINT: f64 = 1.5;
 
 /// Values for the template of a figure.
 #[derive(Debug, Serialize)]
@@ -30,8 +30,8 @@ pub(super) struct PageFigure<'a> {
 ///
 /// # Errors
 /// Fails if the figure is not an SVG.
-pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
-    let Some(root) = root(&view.svg) else {
+pub(super) fn build_figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
+    let Some(root) = root_attributes(&view.svg) else {
         let found: String = view.svg.chars().take(40).collect();
         return Err(Error::job("the figure is not an SVG")
             .at(format!("artifact {} {}", artifact.name, view.label).trim_end())
@@ -42,13 +42,14 @@ pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Resul
     Ok(PageFigure {
         label: &view.label,
         says: parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(". "),
-        size: size(root).map(|(width, height)| (width.round() as u32, height.round() as u32)),
+        size: figure_size(root).map(|(width, height)| (width.round() as u32, height.round() as u32)),
         sheet: !view.svg.contains("prefers-color-scheme"),
         data: base64(view.svg.as_bytes()),
     })
 }
 
-fn root(svg: &str) -> Option<&str> {
+/// Returns the attributes of the `<svg>` element, or `None` if there is none.
+fn root_attributes(svg: &str) -> Option<&str> {
     let mut rest = svg;
     loop {
         rest = &rest[rest.find("<svg")? + "<svg".len()..];
@@ -61,25 +62,28 @@ fn root(svg: &str) -> Option<&str> {
 /// Returns the size of a figure on the page, in pixels. It is taken from the attributes or from the view box.
 ///
 /// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would fill the page.
-fn size(root: &str) -> Option<(f64, f64)> {
-    if let [Some(width), Some(height)] = ["width", "height"].map(|name| attribute(root, name).and_then(pixels)) {
+fn figure_size(root: &str) -> Option<(f64, f64)> {
+    if let [Some(width), Some(height)] =
+        ["width", "height"].map(|name| find_attribute(root, name).and_then(parse_pixels))
+    {
         return Some((width, height));
     }
-    let mut sides = attribute(root, "viewBox")?.split([' ', ',']).filter(|text| !text.is_empty()).skip(2);
-    Some((pixels(sides.next()?)?, pixels(sides.next()?)?))
+    let mut sides = find_attribute(root, "viewBox")?.split([' ', ',']).filter(|text| !text.is_empty()).skip(2);
+    Some((parse_pixels(sides.next()?)?, parse_pixels(sides.next()?)?))
 }
 
-fn pixels(text: &str) -> Option<f64> {
+/// Parses a length without a unit, in pixels or in points. Returns `None` for other units.
+fn parse_pixels(text: &str) -> Option<f64> {
     let text = text.trim();
     let (text, scale) = match text.strip_suffix("pt") {
-        Some(points) => (points, PIXELS),
+        Some(points) => (points, PIXELS_PER_POINT),
         None => (text.strip_suffix("px").unwrap_or(text), 1.0),
     };
     let number = text.parse::<f64>().ok()? * scale;
     (number.is_finite() && number > 0.0).then_some(number)
 }
 
-fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
+fn find_attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     let mut rest = attributes;
     loop {
         let (key, after) = rest.split_once('=')?;
@@ -107,7 +111,7 @@ mod tests {
     }
 
     fn size_of(svg: &str) -> Option<(f64, f64)> {
-        size(root(svg).unwrap())
+        figure_size(root_attributes(svg).unwrap())
     }
 
     #[test]
@@ -115,7 +119,7 @@ mod tests {
         for text in ["", "<svgx>", "plot.png"] {
             let view = FigureView { svg: text.to_owned(), label: "mine".to_owned() };
             let artifact = PageArtifact { name: "loss".into(), ..PageArtifact::default() };
-            assert!(figure(&view, &artifact).unwrap_err().to_string().contains("artifact loss mine"));
+            assert!(build_figure(&view, &artifact).unwrap_err().to_string().contains("artifact loss mine"));
         }
     }
 }

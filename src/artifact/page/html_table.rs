@@ -108,7 +108,7 @@ struct ComparisonBadge {
 ///
 /// # Errors
 /// Fails if the number of cells in a row differs from the number of columns.
-pub(super) fn table(
+pub(super) fn build_table(
     view: &SavedTable,
     (id, name): (String, String),
     title: &str,
@@ -121,8 +121,8 @@ pub(super) fn table(
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));
     }
-    let view = &requested_columns(view);
-    let shape = PageShape::new(view);
+    let view = &keep_requested_columns(view);
+    let layout = TableLayout::new(view);
     Ok(PageTable {
         id,
         name,
@@ -130,15 +130,15 @@ pub(super) fn table(
         is_hidden: view.caption.is_empty(),
         is_filtered: view.rows.len() >= MIN_FILTER_ROWS,
         is_long: may_scroll && view.rows.len() > MAX_UNSCROLLED_ROWS,
-        choices: shape.choices(view),
+        choices: layout.build_choices(view),
         protocol: view.protocol.clone(),
         notes: view.notes.clone(),
-        heads: shape.heads(view),
-        rows: view.rows.iter().map(|row| shape.row(view, row, notes)).collect(),
+        heads: layout.build_heads(view),
+        rows: view.rows.iter().map(|row| layout.build_row(view, row, notes)).collect(),
     })
 }
 
-fn requested_columns(view: &SavedTable) -> SavedTable {
+fn keep_requested_columns(view: &SavedTable) -> SavedTable {
     let shown: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
     SavedTable {
         columns: shown.iter().map(|&at| view.columns[at].clone()).collect(),
@@ -151,15 +151,16 @@ fn requested_columns(view: &SavedTable) -> SavedTable {
     }
 }
 
-struct PageShape<'a> {
+struct TableLayout<'a> {
     /// Name of the group column in front, or `None` if rows have no groups.
     group: Option<&'a str>,
     /// Index of the label column, or `None` if the group column labels the rows.
     label: Option<usize>,
+    /// Whether each column contains a text that is long enough to wrap.
     is_prose: Vec<bool>,
 }
 
-impl<'a> PageShape<'a> {
+impl<'a> TableLayout<'a> {
     fn new(view: &'a SavedTable) -> Self {
         let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
@@ -173,19 +174,19 @@ impl<'a> PageShape<'a> {
         column + usize::from(self.group.is_some())
     }
 
-    fn choices(&self, view: &SavedTable) -> Vec<RowChoice> {
+    fn build_choices(&self, view: &SavedTable) -> Vec<RowChoice> {
         let mut choices = Vec::new();
         if let Some(name) = self.group {
-            choices.extend(row_choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
+            choices.extend(build_choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
         }
         for (index, column) in view.columns.iter().enumerate().filter(|(_, column)| column.choice) {
             let texts = view.rows.iter().map(|row| row.cells[index].text.as_str());
-            choices.extend(row_choice(&column.name, self.position(index), texts));
+            choices.extend(build_choice(&column.name, self.position(index), texts));
         }
         choices
     }
 
-    fn heads(&self, view: &SavedTable) -> Vec<Vec<HeaderCell>> {
+    fn build_heads(&self, view: &SavedTable) -> Vec<Vec<HeaderCell>> {
         let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
         let mut upper = Vec::new();
         let mut lower = Vec::new();
@@ -216,7 +217,7 @@ impl<'a> PageShape<'a> {
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
     }
 
-    fn row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> PageRow {
+    fn build_row(&self, view: &SavedTable, row: &SavedRow, notes: &BTreeMap<String, CellNote>) -> PageRow {
         let cells = view.columns.iter().zip(&row.cells).enumerate().map(|(index, (column, cell))| {
             let is_label = Some(index) == self.label;
             let (text, deviation) = match cell.text.split_once(" ± ") {
@@ -238,7 +239,7 @@ impl<'a> PageShape<'a> {
                 items: cell.items,
                 link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
                 mark: cell.mark.clone(),
-                comparison: cell.comparison.as_ref().map(judge_comparison),
+                comparison: cell.comparison.as_ref().map(comparison_badge),
             }
         });
         PageRow {
@@ -255,7 +256,8 @@ impl<'a> PageShape<'a> {
         if self.label.is_none() { "t g l" } else { "t g" }
     }
 
-    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels, and none for numbers.
+    /// Returns the CSS classes of a cell: `t` for text, `p` for text that wraps, `l` for labels and `failed` for failed
+    /// cells.
     fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
@@ -271,8 +273,8 @@ impl<'a> PageShape<'a> {
 /// Returns the index of the label column. It is the column marked as such, or else the last text column before the
 /// first number.
 fn find_label_column(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
-    if let Some(says_so) = columns.iter().position(|column| column.label) {
-        return Some(says_so);
+    if let Some(marked) = columns.iter().position(|column| column.label) {
+        return Some(marked);
     }
     let first = columns.iter().position(|column| column.numeric && !column.choice);
     let text = columns[..first.unwrap_or_default()].iter().rposition(|column| !column.numeric);
@@ -280,7 +282,7 @@ fn find_label_column(columns: &[SavedColumn], has_group: bool) -> Option<usize> 
 }
 
 /// Returns a filter for the distinct texts in a column, or `None` if all texts are equal.
-fn row_choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
+fn build_choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
@@ -305,7 +307,7 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     }
 }
 
-fn judge_comparison(comparison: &SavedComparison) -> ComparisonBadge {
+fn comparison_badge(comparison: &SavedComparison) -> ComparisonBadge {
     ComparisonBadge {
         sign: comparison.verdict.sign(),
         word: comparison.verdict.label(),

@@ -66,24 +66,24 @@ pub fn render(page: &Page) -> Result<String> {
             .at(format!("profile `{}`", twice.profile))
             .found(twice.name.clone()));
     }
-    let shown = in_order(page);
+    let shown = sort_artifacts(page);
     let leading = shown.iter().take_while(|artifact| is_leading(artifact, page)).count();
-    let sections = shown.into_iter().map(|artifact| section::artifact(artifact, page, is_leading(artifact, page)));
+    let sections = shown.into_iter().map(|artifact| section::build_section(artifact, page, is_leading(artifact, page)));
     let artifacts = sections.collect::<Result<Vec<_>>>()?;
-    let (notes, shared) = section::notes(page);
+    let (notes, shared) = section::collect_notes(page);
     let values = PageValues {
         page,
         head_values: Head::new(page),
-        profiles: section::profiles(&artifacts, page),
+        profiles: section::group_by_profile(&artifacts, page),
         has_papers: artifacts.iter().any(|artifact| !artifact.tally.is_empty()),
         leading: &artifacts[..leading],
         artifacts: &artifacts[leading..],
         answer: summary::summary_sentences(page),
         facts: summary::header_fields(page),
-        strips: summary::strips(&page.claims),
-        claims: section::claims(&page.claims)?,
-        audit: (!page.findings.is_empty()).then(|| summary::count_findings(&page.findings)),
-        lists: section::left_out(&page.left_out)?.into_iter().collect(),
+        strips: summary::build_strips(&page.claims),
+        claims: section::build_claims(&page.claims)?,
+        audit: (!page.findings.is_empty()).then(|| summary::format_finding_counts(&page.findings)),
+        lists: section::build_left_out(&page.left_out)?.into_iter().collect(),
         notes,
         shared,
     };
@@ -98,8 +98,8 @@ pub fn render_audit(page: &Page) -> Result<String> {
     let values = AuditValues {
         page,
         head_values: Head::new(page),
-        found: summary::count_findings(&page.findings),
-        findings: section::findings(&page.findings)?,
+        found: summary::format_finding_counts(&page.findings),
+        findings: section::build_findings(&page.findings)?,
     };
     fill_template("audit.html", &values)
 }
@@ -108,7 +108,7 @@ pub fn render_audit(page: &Page) -> Result<String> {
 ///
 /// The profile with the main table comes first. Within a profile, the opening figure and the main table come before the
 /// other artifacts, which are in the order of the paper. Lists have no profile and are shown with the first one.
-fn in_order(page: &Page) -> Vec<&PageArtifact> {
+fn sort_artifacts(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
         let profile = section::shown_profile(artifact, page);
@@ -146,9 +146,9 @@ impl Head {
     fn new(page: &Page) -> Self {
         Self {
             style: STYLE,
-            style_hash: hash(STYLE),
+            style_hash: policy_hash(STYLE),
             script: SCRIPT,
-            script_hash: hash(SCRIPT),
+            script_hash: policy_hash(SCRIPT),
             title: page.title.clone(),
             made: [page.program.as_str(), &page.made].join(" · "),
         }
@@ -199,6 +199,7 @@ fn render_template(template: &str, values: &impl Serialize) -> Result<String, mi
     templates.get_template(template)?.render(Serde(values))
 }
 
-fn hash(text: &str) -> String {
+/// Returns the hash of a style or script as it is written in the `Content-Security-Policy`.
+fn policy_hash(text: &str) -> String {
     format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

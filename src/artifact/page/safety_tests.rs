@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::sample_pages::{hostile_page, large_page};
 use super::*;
 
-pub(super) fn without_ours(html: &str) -> String {
+pub(super) fn without_style_and_script(html: &str) -> String {
     html.replace(STYLE, "").replace(SCRIPT, "")
 }
 
@@ -46,7 +46,7 @@ fn data_is_escaped_in_html() {
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
         assert_eq!(html.matches(tag).count(), 1, "{tag}");
     }
-    let data = without_ours(&html);
+    let data = without_style_and_script(&html);
     assert_eq!(data.matches("<img").count(), 1, "the figure");
     assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
     assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
@@ -101,7 +101,7 @@ fn page_loads_no_external_resources() {
         assert!(!ours.contains(way), "{way}");
     }
     assert!(html.contains("default-src 'none'"));
-    assert!(!without_ours(&html).contains(" style="), "the policy forbids styles in attributes");
+    assert!(!without_style_and_script(&html).contains(" style="), "the policy forbids styles in attributes");
 }
 
 #[test]

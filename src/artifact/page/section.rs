@@ -114,8 +114,8 @@ struct ArtifactLink<'a> {
 /// Builds the section for an artifact.
 ///
 /// # Errors
-/// Fails in the same cases as [`html_table::table`] and [`figure::figure`].
-pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
+/// Fails in the same cases as [`html_table::build_table`] and [`figure::build_figure`].
+pub(super) fn build_section<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place_in_paper = PaperPlace::from_name(&artifact.name);
     let claims: Vec<(String, &ClaimRow)> = page
@@ -125,7 +125,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         .filter_map(|(at, claim)| {
             let is_own =
                 claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
-            is_own.then(|| (summary::anchor(at), claim))
+            is_own.then(|| (summary::claim_anchor(at), claim))
         })
         .collect();
     Ok(Section {
@@ -143,13 +143,13 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
             .enumerate()
             .map(|(number, view)| {
                 let ids = (format!("{id}:table{}", number + 1), table_id(artifact, number));
-                html_table::table(view, ids, heading(artifact), &page.cells, !is_leading)
+                html_table::build_table(view, ids, heading(artifact), &page.cells, !is_leading)
                     .map_err(|error| error.at(format!("artifact {}", artifact.name)))
             })
             .collect::<Result<_>>()?,
-        figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
+        figures: artifact.figures.iter().map(|view| figure::build_figure(view, artifact)).collect::<Result<_>>()?,
         computed: artifact.computed.iter().map(|part| ("computed", format_origin(part))).collect(),
-        verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| {
+        verdicts: summary::count_verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| {
             claim.verdict
         })),
         claims,
@@ -177,8 +177,8 @@ fn url_name(artifact: &PageArtifact) -> String {
 
 /// Returns the link to a file, or `None` if the path is absolute or a URL.
 fn relative_link(path: &str) -> Option<String> {
-    let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
-    (!leaves).then(|| percent_encode(path, "/"))
+    let is_external = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
+    (!is_external).then(|| percent_encode(path, "/"))
 }
 
 /// Formats an origin, for example `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
@@ -201,7 +201,7 @@ fn format_extent(artifact: &PageArtifact) -> String {
     counts.map(|(count, noun)| pluralize(count, noun)).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
+pub(super) fn group_by_profile<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
     let together = sections.chunk_by(|a, b| shown_profile(a.artifact, page) == shown_profile(b.artifact, page));
     together
         .map(|sections| PageProfile {
@@ -235,8 +235,8 @@ pub(super) struct PageList {
 /// Builds the section with all claims. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`html_table::table`].
-pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
+/// Fails in the same cases as [`html_table::build_table`].
+pub(super) fn build_claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let ours = Some("Ours".to_owned());
     let theirs = Some("The paper's own numbers".to_owned());
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
@@ -255,7 +255,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let is_toy = claims.iter().any(|claim| !["", PAPER_PROFILE].contains(&claim.profile.as_str()));
     let caption = if is_toy { format!("{TOY_MODELS} {caption}") } else { caption.to_owned() };
     let rows = claims.iter().enumerate().map(|(at, claim)| claim_row(at, claim, several)).collect();
-    list(("claims", "Claims", caption), &SavedTable { columns, rows, ..SavedTable::default() })
+    build_list(("claims", "Claims", caption), &SavedTable { columns, rows, ..SavedTable::default() })
 }
 
 fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRow {
@@ -266,7 +266,7 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
         name => format!("{}{profile}", printed(name)),
     };
     SavedRow {
-        anchor: Some(summary::anchor(at)),
+        anchor: Some(summary::claim_anchor(at)),
         cells: vec![
             SavedCell::from_text(&claim.claim),
             SavedCell { best: true, ..SavedCell::from_text(claim.verdict.label()) },
@@ -289,8 +289,8 @@ const TOY_MODELS: &str = "On small models, a claim that fails is not refuted for
 /// Builds the section with all audit findings. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`html_table::table`].
-pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
+/// Fails in the same cases as [`html_table::build_table`].
+pub(super) fn build_findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("Inconsistencies in the paper's own tables. {}", caption.join(" "));
     let view = SavedTable {
@@ -308,17 +308,17 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
         group_name: "Severity".to_owned(),
         ..SavedTable::default()
     };
-    list(("findings", "Findings", caption), &view)
+    build_list(("findings", "Findings", caption), &view)
 }
 
 /// Builds the section with the folders that were left out. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`html_table::table`].
-pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
+/// Fails in the same cases as [`html_table::build_table`].
+pub(super) fn build_left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results folders that are not on this page.".to_owned();
-    list(("left-out", "Left out", caption), &SavedTable::from_texts(label_columns(&["Folder", "Why"], 1), &rows))
+    build_list(("left-out", "Left out", caption), &SavedTable::from_texts(label_columns(&["Folder", "Why"], 1), &rows))
 }
 
 /// Returns columns for text. The first column labels the rows, and rows can be filtered by the column with index
@@ -336,11 +336,14 @@ fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
 }
 
 /// Builds a section with a single table. Returns `None` if the table is empty.
-fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
+fn build_list(
+    (id, title, caption): (&'static str, &'static str, String),
+    view: &SavedTable,
+) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
     }
-    let table = html_table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new(), false)?;
+    let table = html_table::build_table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new(), false)?;
     Ok(Some(PageList { id, title, caption, table }))
 }
 
@@ -376,7 +379,7 @@ pub(super) struct SharedNote<'a> {
 }
 
 /// Returns the notes that numbers in tables link to, and the shared notes to which these refer.
-pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
+pub(super) fn collect_notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
     let opened: BTreeSet<&String> = numbers.filter_map(|cell| cell.key.as_ref()).collect();
@@ -388,11 +391,11 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
             let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| shorten_commit(value)).collect();
             SharedNoteLink { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
         });
-        let is_said = key.ends_with(&note.title);
+        let is_in_key = key.ends_with(&note.title);
         notes.push(Note {
             id: cell_id(key),
-            key: (!is_said).then_some(key),
-            title: if is_said { key } else { &note.title },
+            key: (!is_in_key).then_some(key),
+            title: if is_in_key { key } else { &note.title },
             note,
             makers: makers.collect(),
             inputs: (!note.inputs.is_empty()).then(|| SharedNoteLink {

@@ -50,7 +50,7 @@ fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
 pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
-        verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
+        count_verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
     let claims = (!words.is_empty()).then(|| {
         format!("Of {} sentences of the paper, checked on our numbers, {}.", sentences.len(), words.join(", "))
     });
@@ -90,15 +90,15 @@ fn short_commit(commit: &str) -> String {
 }
 
 /// Formats the number of findings by severity, for example `52 contradictions, 15 suspicions and 20 remarks`.
-pub(super) fn count_findings(findings: &[FindingRow]) -> String {
-    let counts = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
+pub(super) fn format_finding_counts(findings: &[FindingRow]) -> String {
+    let counts = Severity::ALL.map(|severity| (count_findings(findings, severity), severity.name()));
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let mut words: Vec<String> = counts.map(|(count, name)| pluralize(count, name)).collect();
     let last = words.pop().unwrap_or_default();
     if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
 }
 
-fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
+fn count_findings(findings: &[FindingRow], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
@@ -129,7 +129,8 @@ struct Square {
 /// CSS class, sign, count and verb for a verdict.
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
-pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
+/// Counts the verdicts that occur.
+pub(super) fn count_verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
         (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.verb(count)))
@@ -137,22 +138,22 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     counted.collect()
 }
 
-pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
+pub(super) fn build_strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let profile_chunks = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
     profile_chunks
         .map(|claims| Strip {
             profile: claims.first().map_or("", |(_, claim)| claim.profile.as_str()),
             rows: [
-                strip_row("Ours", claims, |claim| claim.verdict),
-                strip_row("The paper's own numbers", claims, |claim| claim.paper_verdict),
+                build_strip_row("Ours", claims, |claim| claim.verdict),
+                build_strip_row("The paper's own numbers", claims, |claim| claim.paper_verdict),
             ],
         })
         .collect()
 }
 
-fn strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement) -> StripRow {
-    let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
+fn build_strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement) -> StripRow {
+    let tally = count_verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
     StripRow {
         name,
         tally,
@@ -162,12 +163,12 @@ fn strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&Cla
                 let word = verdict(claim).label();
                 let sign = verdict(claim).sign();
                 let says = format!("{word}: {}", claim.claim.chars().take(90).collect::<String>());
-                Square { class: verdict(claim).class(), sign, id: anchor(*at), says }
+                Square { class: verdict(claim).class(), sign, id: claim_anchor(*at), says }
             })
             .collect(),
     }
 }
 
-pub(super) fn anchor(position: usize) -> String {
+pub(super) fn claim_anchor(position: usize) -> String {
     format!("claim-{}", position + 1)
 }

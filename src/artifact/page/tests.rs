@@ -1,6 +1,6 @@
 //! Tests the contents of the results page and of the audit page.
 
-use super::safety_tests::{assert_links_have_targets, without_ours};
+use super::safety_tests::{assert_links_have_targets, without_style_and_script};
 use super::sample_pages::{hostile_page, large_page};
 use super::*;
 use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
@@ -52,12 +52,12 @@ fn paper_value_shows_difference_verdict_and_count() {
     }
     assert!(html.contains("class=\"paper other-protocol\" title=\"100 of 2376 documents\""));
     let (top, _) = html.split_once("class=\"legend\"").unwrap();
-    assert!(top.contains("profile paper") && top.contains(&page_of(2)), "the count of both tables");
-    assert_eq!(top.matches(page_of(1).as_str()).count(), 2, "one count per table");
+    assert!(top.contains("profile paper") && top.contains(&tally_html(2)), "the count of both tables");
+    assert_eq!(top.matches(tally_html(1).as_str()).count(), 2, "one count per table");
     assert!(!render(&large_page(2)).unwrap().contains("class=\"compared\""), "nothing to count in another profile");
 }
 
-fn page_of(count: usize) -> String {
+fn tally_html(count: usize) -> String {
     let part = |word: &str, sign: &str, text: &str| {
         format!("<span class=\"{word}\"><b>{count}</b> <span aria-hidden=\"true\">{sign}</span> {text}</span>")
     };
@@ -83,7 +83,9 @@ fn caption_is_printed_once() {
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
     let html = render(&page).unwrap();
     // The alternative texts of the figures contain the caption too, so remove them first.
-    let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
+    let seen = without_style_and_script(&html)
+        .replace(&format!("LLaMA. {caption}"), "")
+        .replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
 }
@@ -240,10 +242,10 @@ fn page_states_when_results_were_computed_and_written() {
     ];
     let html = render(&page).unwrap();
     let when = "2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z, by commits bbbbbbbbbbbb, cccccccccccc";
-    assert!(html.contains(&fact_of("Computed", when)), "{html}");
+    assert!(html.contains(&fact_html("Computed", when)), "{html}");
     let when = "2026-02-01T00:00:00Z to 2026-02-01T00:00:06Z, by commit aaaaaaaaaaaa";
-    assert!(html.contains(&fact_of("Written", when)));
-    assert!(html.contains(&fact_of("On", "machine A; machine B")));
+    assert!(html.contains(&fact_html("Written", when)));
+    assert!(html.contains(&fact_html("On", "machine A; machine B")));
     assert!(html.contains("2 results in 90.0 s of computing, 2026-01-02T00:00:00Z to"));
 }
 
@@ -258,7 +260,7 @@ fn computed_by(commit: &str, machine: &str, first: &str, last: &str) -> Computed
     }
 }
 
-fn fact_of(name: &str, value: &str) -> String {
+fn fact_html(name: &str, value: &str) -> String {
     format!("<dt>{name}</dt><dd>{value}</dd>")
 }
 
@@ -271,7 +273,7 @@ fn audit_has_a_separate_page() {
     assert!(audit.contains("href=\"index.html\""));
     assert_links_have_targets(&audit);
     assert_eq!(audit.matches("<script").count(), 1, "no text of the data is markup");
-    assert!(without_ours(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
+    assert!(without_style_and_script(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
     let none = Page::default();
     assert!(!render(&none).unwrap().contains("audit.html"), "nothing was found");
     assert!(render_audit(&none).unwrap().contains("found nothing"));
