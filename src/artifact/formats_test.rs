@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::{layout, with_notes};
-use super::paper_columns::printed;
+use super::paper_columns::keep_paper_columns;
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::number_record::{Condition, DENSE, Record};
@@ -136,7 +136,7 @@ A caption.
 #[test]
 fn latex_is_a_complete_table_with_packages() {
     let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
-    let text = latex(&printed(entry(&description), &sample_table()), "table2");
+    let text = latex(&keep_paper_columns(entry(&description), &sample_table()), "table2");
     let expected = "\
 % \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}
 \\begin{table}[t]

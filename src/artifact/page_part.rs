@@ -84,15 +84,15 @@ pub(super) fn table_page_part(
     artifact: &Artifact,
     profile: &str,
     outcome: &GridOutcome,
-    laid: Option<&Table>,
+    table: Option<&Table>,
     figures: Vec<FigureView>,
 ) -> PagePart {
     let all = outcome.cells.len();
     let status = match (outcome.failed_count(), outcome.incomplete_count()) {
         (0, 0) => PageArtifact::COMPLETE.to_owned(),
-        (0, unmade) => format!("{unmade} of {all} cells not computed"),
+        (0, incomplete) => format!("{incomplete} of {all} cells not computed"),
         (failed, 0) => format!("{failed} of {all} cells failed"),
-        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} not computed"),
+        (failed, incomplete) => format!("{failed} of {all} cells failed, {incomplete} not computed"),
     };
     let cells = outcome
         .cells
@@ -102,7 +102,7 @@ pub(super) fn table_page_part(
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
-        tables: laid.map(|table| saved_table(artifact, table)).into_iter().collect(),
+        tables: table.map(|table| saved_table(artifact, table)).into_iter().collect(),
         figures,
         computed: summarize_origins(outcome),
         inputs: outcome.inputs.clone(),
@@ -116,8 +116,8 @@ fn saved_table(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
         // The text columns come before the number columns.
-        let words = saved.columns.len() - table.columns.len();
-        for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
+        let text_columns = saved.columns.len() - table.columns.len();
+        for (column, number) in saved.columns[text_columns..].iter_mut().zip(&table.columns) {
             column.unasked = is_added_automatically(entry, &number.metric);
         }
     }
@@ -131,8 +131,8 @@ fn summarize_origins(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
     for origin in distinct.into_values() {
         let lines: BTreeMap<String, String> = format_origin(&origin.made).into_iter().collect();
-        let commit = text_of(&lines, "commit");
-        let machine = text_of(&lines, "machine");
+        let commit = line_value(&lines, "commit");
+        let machine = line_value(&lines, "machine");
         let entry = all.entry((commit.clone(), machine.clone())).or_insert_with(|| ComputedBy {
             commit,
             machine,
@@ -150,7 +150,7 @@ fn summarize_origins(outcome: &GridOutcome) -> Vec<ComputedBy> {
     all.into_values().collect()
 }
 
-fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
+fn line_value(lines: &BTreeMap<String, String>, name: &str) -> String {
     lines.get(name).cloned().unwrap_or_default()
 }
 
@@ -238,7 +238,7 @@ fn cell_note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutc
     }
 }
 
-/// Returns the origin of a stored object as given in its record (see [`crate::machine::provenance`]).
+/// Formats the origin of a stored object (see [`crate::machine::provenance`]) as name-value pairs.
 fn format_origin(provenance: &Value) -> Vec<(String, String)> {
     let dirty = if provenance["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words =

@@ -7,10 +7,12 @@ use crate::recovery;
 use crate::results::number_record::{Condition, DENSE};
 use crate::results::{NumberColumn, RowHeader, RowHeaderKind, Table, TableRow, distinct};
 
-pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
+/// Returns the table with only the columns that the paper has.
+pub(super) fn keep_paper_columns(entry: &TableEntry, table: &Table) -> Table {
     filter_columns(entry, table, |column| !is_beyond(entry, &column.metric))
 }
 
+/// Returns the table with only the columns that the paper does not have, or `None` if there are none.
 pub(super) fn columns_beyond_paper(entry: &TableEntry, table: &Table) -> Option<Table> {
     let beyond = filter_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
@@ -19,38 +21,39 @@ pub(super) fn columns_beyond_paper(entry: &TableEntry, table: &Table) -> Option<
 
 /// Returns whether a metric is declared as not in the paper or was added automatically.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
-    !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
+    !contains_metric(&entry.metrics, metric) || contains_metric(&entry.print.beyond, metric)
 }
 
 /// Returns whether a metric, such as bits per byte, was added automatically.
 pub(super) fn is_added_automatically(entry: &TableEntry, metric: &Metric) -> bool {
-    !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
+    !contains_metric(&entry.metrics, metric) && !contains_metric(&entry.print.beyond, metric)
 }
 
-fn names(all: &[String], metric: &Metric) -> bool {
+/// Returns whether a list of ids contains a metric or its family.
+fn contains_metric(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
 
 fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
-    let printed: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
+    let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
     let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);
     let lead: Vec<usize> = order.iter().filter_map(|name| entry.lead.iter().position(|known| known == name)).collect();
     let mut first = 0;
     let mut groups: Vec<(String, usize)> = Vec::new();
     for (head, count) in &table.groups {
-        let group_size = printed.iter().filter(|&&at| (first..first + count).contains(&at)).count();
+        let group_size = kept.iter().filter(|&&at| (first..first + count).contains(&at)).count();
         groups.extend((group_size > 0).then(|| (head.clone(), group_size)));
         first += count;
     }
     let filtered = Table {
         lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
         groups: if groups.iter().all(|(head, _)| head.is_empty()) { Vec::new() } else { groups },
-        columns: printed
+        columns: kept
             .iter()
             .map(|at| {
                 let column = &table.columns[*at];
                 NumberColumn {
-                    arrow: entry.print.arrows.as_ref().is_none_or(|ids| names(ids, &column.metric)),
+                    arrow: entry.print.arrows.as_ref().is_none_or(|ids| contains_metric(ids, &column.metric)),
                     ..column.clone()
                 }
             })
@@ -59,10 +62,11 @@ fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn
             .rows
             .iter()
             .filter_map(|row| {
-                let cells: Vec<_> = printed.iter().map(|&at| row.cells[at].clone()).collect();
+                let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
                 let shown = row.cells.iter().flatten().next()?;
-                let is_bare = shown.measurement.record.condition.recovery == recovery::NONE && !row.dense;
-                let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && row.shaded;
+                let is_unrepaired = shown.measurement.record.condition.recovery == recovery::NONE && !row.dense;
+                let heading =
+                    entry.across_depths && is_unrepaired || entry.print.shade_sequences.is_some() && row.shaded;
                 let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
                 cells.iter().any(Option::is_some).then_some(TableRow { lead, cells, heading, ..row.clone() })
             })
@@ -99,7 +103,8 @@ fn has_header(table: &Table, kind: RowHeaderKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
-/// Transposes a latency table so that it has one row per prompt. Returns any other table unchanged.
+/// Transposes a latency table so that it has one row for each prompt length and batch size. Returns any other table
+/// unchanged.
 fn transpose(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.without_prompt()).collect::<Vec<_>>().iter());
@@ -116,7 +121,7 @@ fn transpose(table: Table) -> Table {
         columns: table
             .rows
             .iter()
-            .map(|row| NumberColumn::new(metric.clone(), turned_heading(&headers, row)))
+            .map(|row| NumberColumn::new(metric.clone(), transposed_heading(&headers, row)))
             .collect(),
         rows: prompts
             .iter()
@@ -132,7 +137,7 @@ fn transpose(table: Table) -> Table {
     }
 }
 
-fn turned_heading(headers: &[usize], row: &TableRow) -> String {
+fn transposed_heading(headers: &[usize], row: &TableRow) -> String {
     match headers.is_empty() {
         true => row.lead.last().cloned().unwrap_or_default(),
         false => headers.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),

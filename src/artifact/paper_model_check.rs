@@ -11,11 +11,11 @@ use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 
 /// Files that identify a model in addition to its weights. Other files do not affect any number.
-const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
+const METADATA_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS_EXTENSION: &str = ".safetensors";
 
 /// Profile in which the paper's backbone names refer to the paper's models.
-const PROFILE: &str = "paper";
+const PAPER_PROFILE: &str = "paper";
 
 type HashFile<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
@@ -28,34 +28,35 @@ pub fn check_pins(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
     let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
     for backbone in grid.backbones.values_mut() {
-        mark(
+        mark_pinned(
             &mut backbone.hub,
             &backbone.path,
-            || files_of(EntryKind::Backbone, &backbone.path),
+            || input_files(EntryKind::Backbone, &backbone.path),
             (&lock, &fetch, hash),
         )?;
     }
     for corpus in grid.corpora.values_mut() {
         let files = corpus.files();
         let path = corpus.path.clone();
-        mark(&mut corpus.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+        mark_pinned(&mut corpus.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
     }
     for task in grid.tasks.values_mut().chain(grid.definitions.values_mut()) {
         match &task.source {
             TaskSource::Builtin { path, .. } => {
-                mark(&mut task.hub, path, || files_of(EntryKind::Task, path), (&lock, &fetch, hash))?;
+                mark_pinned(&mut task.hub, path, || input_files(EntryKind::Task, path), (&lock, &fetch, hash))?;
             }
             TaskSource::Defined { rows, .. } => {
                 let files: Vec<PathBuf> = rows.splits.values().flatten().cloned().collect();
                 let path = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
-                mark(&mut task.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+                mark_pinned(&mut task.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
             }
         }
     }
     Ok(())
 }
 
-fn mark(
+/// Sets whether a hub input has the hashes of `hub.lock`. Inputs without a pin count as not pinned.
+fn mark_pinned(
     hub: &mut Option<HubSource>,
     path: &Path,
     files: impl FnOnce() -> Result<Vec<PathBuf>>,
@@ -72,12 +73,12 @@ fn mark(
 }
 
 /// Returns the files that a grid reads from a backbone folder or from task data.
-fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
+fn input_files(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
     }
     if kind == EntryKind::Backbone {
-        let metadata = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
+        let metadata = METADATA_FILES.iter().map(|name| path.join(name)).filter(|file| file.is_file());
         return Ok(metadata.chain(Weights::files(path)?).collect());
     }
     let entries = files::entries(path).map_err(|error| Error::folder_io("read", path, &error))?;
@@ -90,7 +91,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Fails if a folder contains a different model under the name of a backbone in the paper.
 pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
-    if grid.profile.as_deref() != Some(PROFILE) {
+    if grid.profile.as_deref() != Some(PAPER_PROFILE) {
         return check_pins(grid, hash);
     }
     let paper_layers = paper::layers_by_backbone()?;
@@ -137,7 +138,7 @@ fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashF
 }
 
 fn is_relevant(file: &str) -> bool {
-    NAMED.contains(&file) || file.ends_with(WEIGHTS_EXTENSION)
+    METADATA_FILES.contains(&file) || file.ends_with(WEIGHTS_EXTENSION)
 }
 
 #[derive(Debug)]
@@ -152,17 +153,17 @@ pub struct ExaminedInput {
 ///
 /// # Errors
 /// Fails with a hint if something is missing or wrong.
-pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashFile<'_>) -> Result<ExaminedInput> {
-    let ResolvedInput { path, hub, stream } = need.find(around)?;
+pub fn examine(need: &InputRef, resolver: &InputResolver<'_>, hash: HashFile<'_>) -> Result<ExaminedInput> {
+    let ResolvedInput { path, hub, stream } = need.find(resolver)?;
     let mut found = path.display().to_string();
-    let lock = around.lock()?;
+    let lock = resolver.lock()?;
     let pinned = hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
     if need.kind == EntryKind::Backbone {
         let config = Config::read(&path)?;
         check_weights(&config, &path)?;
         found = format!("{} layers, hidden size {}, {found}", config.layers, config.hidden);
         let paper_layers =
-            paper::layers_by_backbone()?.remove(&need.name).filter(|_| around.profile() == Some(PROFILE));
+            paper::layers_by_backbone()?.remove(&need.name).filter(|_| resolver.profile() == Some(PAPER_PROFILE));
         if let Some(layers) = paper_layers.filter(|layers| *layers != config.layers) {
             return Err(layer_count_error(&need.name, &path, [layers, config.layers]));
         }
@@ -172,12 +173,12 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashFile<'_>) 
     }
     let files = match &stream {
         Some(stream) => stream.files.values().map(|name| path.join(name)).collect(),
-        None => files_of(need.kind, &path)?,
+        None => input_files(need.kind, &path)?,
     };
     let is_pinned = pinned.zip(hub.as_ref()).map(|(pinned, hub)| matches_pin(hub, &path, &files, pinned, hash));
     let is_pinned = is_pinned
         .transpose()
-        .map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
+        .map_err(|error| error.hint(format!("run `{}` to download it again", resolver.command())))?;
     if let (Some(pinned), Some(true)) = (pinned, is_pinned) {
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
@@ -231,7 +232,7 @@ fn matches_pin(
 /// Returns the total size of the weight files in a folder, in bytes, or `None` if there are none.
 pub fn weight_bytes(folder: &Path) -> Option<u64> {
     let files = Weights::files(folder).ok()?;
-    Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())
+    Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum())
 }
 
 fn layer_count_error(name: &str, path: &Path, layers: [usize; 2]) -> Error {

@@ -14,7 +14,7 @@ use super::lists::{self, NameList};
 use super::loss_curves::draw_losses;
 use super::page_part::{self, PagePart};
 use super::results_folder::{PublishedFiles, ResultsFolder};
-use super::seeds::{dots, order_notes};
+use super::seeds::{draw_seed_dots, order_notes};
 use super::{Artifact, paper_columns};
 use crate::artifact::page::{FigureView, WRITING_FINISHED, WRITING_STARTED};
 use crate::artifact::paper::{self, backbone_label};
@@ -121,7 +121,7 @@ pub fn make(
     executor: &dyn Executor,
 ) -> Result<ArtifactOutcome> {
     let started = SystemTime::now();
-    refuse_sublayers(artifact, grid)?;
+    check_depth_units(artifact, grid)?;
     target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
     let profile = grid.profile.as_deref().unwrap_or_default();
@@ -145,12 +145,12 @@ pub fn make(
         let order = order_notes(entry, &tabled.measurements(), &order);
         let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
         let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
-        files.extend(tables(artifact, profile, &laid, &staging)?);
+        files.extend(write_tables(artifact, profile, &laid, &staging)?);
         comparison = format_comparison(&laid);
         table = Some(laid);
     }
     // If the gate stopped every model, report this instead of an empty figure.
-    let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
+    let drawn = write_figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
@@ -199,23 +199,23 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.names().into_iter().map(str::to_owned);
-    let apart = [COMPARED_SUFFIX, BEYOND_SUFFIX].map(|form| format!("{}-{form}", artifact.name));
-    let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
+    let variants = [COMPARED_SUFFIX, BEYOND_SUFFIX].map(|suffix| format!("{}-{suffix}", artifact.name));
+    let printed = printed.chain(variants).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(accompanying_files(grid)).collect()
 }
 
 /// Rejects cuts of sublayers if the table or figure supports only whole layers.
-fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
+fn check_depth_units(artifact: &Artifact, grid: &Grid) -> Result<()> {
     let description = &artifact.description;
     let Some(cell) = grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) else { return Ok(()) };
     if description.shows_sublayers() {
         return Ok(());
     }
-    let (what, hint) = match description.table {
+    let (message, hint) = match description.table {
         Some(_) => ("the table counts whole layers", "add `removed` to the table's `lead`"),
         None => ("the figure counts whole layers", "use a figure of kind `layers` or `pareto`"),
     };
-    Err(Error::bad_input(what)
+    Err(Error::bad_input(message)
         .at(format!("{}, {cell}", artifact.name))
         .expected("depths in layers")
         .found(format!("a depth of {}", cell.depth))
@@ -247,13 +247,14 @@ pub fn run_gate(
     Ok((gate, open))
 }
 
-fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
+/// Writes a table in all formats. Returns the paths of the files.
+fn write_tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
     let folder = staging.path();
     let name = &artifact.name;
     let mut files = write_frame(folder, name, tidy_frame(name, profile, table)?)?;
     files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
     if let Some(entry) = &artifact.description.table {
-        for (name, table) in printed_forms(artifact, entry, table) {
+        for (name, table) in latex_variants(artifact, entry, table) {
             files.push(put(&folder.join(format!("{name}.tex")), latex(&table, &name).as_bytes())?);
         }
         if let Some(notes) = latex_notes(table, name) {
@@ -265,8 +266,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
 
 /// Returns the LaTeX variants with their file names. There is one variant with the paper's columns for each name of the
 /// artifact, and another that adds the paper's values. The columns that are not in the paper form a separate variant.
-pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
-    let tables = paper_columns::printed(entry, table);
+pub(super) fn latex_variants(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
+    let tables = paper_columns::keep_paper_columns(entry, table);
     let mut forms: Vec<(String, Table)> =
         artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().without_comparisons())).collect();
     forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED_SUFFIX}", artifact.name), tables)));
@@ -279,7 +280,9 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
 const COMPARED_SUFFIX: &str = "compared";
 const BEYOND_SUFFIX: &str = "beyond";
 
-fn figures(
+/// Draws the figures of an artifact and writes them in all formats. Returns the paths of the files, and the figures for
+/// the results page.
+fn write_figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
     results: &Results,
@@ -315,7 +318,7 @@ fn figures(
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());
-    let dots = over.map(|table| dots(&description.title, table, &all, &outcome.cells)).transpose()?.flatten();
+    let dots = over.map(|table| draw_seed_dots(&description.title, table, &all, &outcome.cells)).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: "One dot per seed".to_owned() });

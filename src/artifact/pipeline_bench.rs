@@ -107,7 +107,7 @@ pub(super) fn inputs() -> BTreeMap<String, String> {
 }
 
 /// Copies a fixture and adds the tokenizer file that a backbone requires.
-fn with_tokenizer(root: &Path) -> PathBuf {
+fn copy_backbone(root: &Path) -> PathBuf {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let folder = root.join("llama-gqa");
     fs::create_dir(&folder).unwrap();
@@ -127,7 +127,7 @@ impl Bench {
     /// Creates an artifact with a table of perplexities on `c4`. The data for its tasks does not exist.
     pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        let backbone = with_tokenizer(root.path());
+        let backbone = copy_backbone(root.path());
         fs::write(root.path().join("text.jsonl"), "{\"text\": \"a b\"}\n").unwrap();
         let file = root.path().join("table3.yaml");
         let text = format!(
@@ -159,6 +159,7 @@ impl Bench {
         Self { artifact, ..bench }
     }
 
+    /// Creates an artifact with a table of prefill times and speedups.
     pub(super) fn timed() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(bench.artifact.file.path()).unwrap();
@@ -197,6 +198,6 @@ impl Bench {
     }
 }
 
-pub(super) fn csv(folder: &Path) -> String {
+pub(super) fn read_csv(folder: &Path) -> String {
     fs::read_to_string(folder.join("table3.csv")).unwrap()
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::page_part::PagePart;
-use super::pipeline_bench::{Bench, FakeExecutor, FixedTimes, csv, inputs};
+use super::pipeline_bench::{Bench, FakeExecutor, FixedTimes, inputs, read_csv};
 use super::{ArtifactOutcome, Executor, GateMode, make};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
@@ -30,14 +30,14 @@ fn backbone_is_pruned_only_if_its_dense_score_matches() {
     let (outcome, folder) = bench.make(&[], true, &good);
     let outcome = outcome.unwrap();
     assert_eq!((*good.cell_counts.borrow()).as_slice(), [1, 5], "the dense cell first, then all");
-    assert!(outcome.misses.is_empty() && outcome.failed == 0 && !csv(&folder).contains("failed"));
+    assert!(outcome.misses.is_empty() && outcome.failed == 0 && !read_csv(&folder).contains("failed"));
 
     let bad = FakeExecutor::new(|_| Some(50.0));
     let (outcome, folder) = bench.make(&[], true, &bad);
     let outcome = outcome.unwrap();
     assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "its pruned cells are not run");
     assert_eq!((outcome.misses.len(), outcome.failed, outcome.failures.len()), (1, 4, 0));
-    assert_eq!(csv(&folder).matches("failed: stopped by the gate").count(), 4);
+    assert_eq!(read_csv(&folder).matches("failed: stopped by the gate").count(), 4);
 
     let again = FakeExecutor::new(|_| Some(50.0));
     let (outcome, _) = bench.make(&[], false, &again);
@@ -63,7 +63,7 @@ fn failed_cell_shows_its_reason_and_others_finish() {
     assert_eq!(outcome.failed, 2);
     let (cell, reason) = &outcome.failures[0];
     assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
-    assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
+    assert_eq!(read_csv(&folder).matches("failed: out of luck").count(), 2);
     assert!(outcome.files.iter().all(|file| file.exists()), "{:?}", outcome.files);
     let names: Vec<String> =
         outcome.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -77,12 +77,12 @@ fn overridden_artifact_has_own_folder_and_no_page_part() {
     let bench = Bench::new();
     let fake = FakeExecutor::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
-    let before = csv(&plain);
+    let before = read_csv(&plain);
     let (outcome, overridden) = bench.make(&["depth=2"], false, &fake);
     outcome.unwrap();
     assert_ne!(plain, overridden);
-    assert_eq!(csv(&plain), before);
-    assert_eq!(csv(&overridden).lines().count(), 1 + 3);
+    assert_eq!(read_csv(&plain), before);
+    assert_eq!(read_csv(&overridden).lines().count(), 1 + 3);
     assert!(plain.join(PagePart::FILE).exists() && !overridden.join(PagePart::FILE).exists());
 }
 
@@ -96,14 +96,14 @@ fn stopped_run_keeps_earlier_results() {
     }
     let bench = Bench::new();
     let (_, folder) = bench.make(&[], false, &FakeExecutor::new(|_| Some(30.0)));
-    let before = csv(&folder);
+    let before = read_csv(&folder);
     assert_eq!(bench.make(&[], false, &StoppedExecutor).0.unwrap_err().exit_code(), 130);
-    assert_eq!(csv(&folder), before);
+    assert_eq!(read_csv(&folder), before);
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]
-fn seed_table_has_one_row_with_mean_deviation_and_dots() {
+fn table_over_seeds_shows_means_deviations_and_dots() {
     let bench = Bench::over_seeds();
     let fake = FakeExecutor::new(|cell| {
         let seed = cell.calibration.as_ref().map_or(0.0, |calibration| calibration.seed as f64);
@@ -133,7 +133,7 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     // In the paper, `ghosted` beats the unrepaired model in every setting. Here, it does so only for two seeds.
     assert!(notes.contains("1 pair of methods") && notes.contains("one varies with the seed"), "{notes}");
     assert!(notes.contains("Best method: Ghost Layer (Ours) for 2, LLM-Streamline for 1 of 3 seeds"), "{notes}");
-    let lines: Vec<String> = csv(&folder).lines().map(str::to_owned).collect();
+    let lines: Vec<String> = read_csv(&folder).lines().map(str::to_owned).collect();
     let heads: Vec<&str> = lines[0].split(',').collect();
     let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
     // A perplexity is the exponential of a mean loss, so it is not exact.
@@ -167,15 +167,15 @@ fn unstable_times_are_marked_and_not_recorded() {
     let bench = Bench::timed();
     let quiet = FixedTimes(&[10.0, 10.1]);
     let noisy = FixedTimes(&[10.0, 20.0]);
-    let noisy_page = markdown(&bench, &noisy);
+    let noisy_page = make_markdown(&bench, &noisy);
     assert!(noisy_page.contains("~15.0 ± ") && noisy_page.contains("~1.00 ± "), "times and speedups: {noisy_page}");
-    let rejected = record(&bench, &noisy, false).unwrap_err();
+    let rejected = make_recorded(&bench, &noisy, false).unwrap_err();
     assert_eq!(rejected.exit_code(), 4);
     let text = rejected.to_string();
     assert!(text.contains("unstable times cannot be recorded") && text.contains("--record-noisy"), "{text}");
-    assert!(record(&bench, &noisy, true).is_ok(), "noise is recorded on request");
-    assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");
-    let quiet_page = markdown(&bench, &quiet);
+    assert!(make_recorded(&bench, &noisy, true).is_ok(), "noise is recorded on request");
+    assert!(make_recorded(&bench, &quiet, false).is_ok(), "stable times are recorded");
+    let quiet_page = make_markdown(&bench, &quiet);
     assert!(quiet_page.contains("10.1 ± ") && !quiet_page.contains('~'), "{quiet_page}");
     let page = PagePart::read(bench.target(&[]).path()).unwrap().unwrap();
     let cells = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
@@ -183,14 +183,14 @@ fn unstable_times_are_marked_and_not_recorded() {
     assert!(kinds.contains("std_rounds") && kinds.contains("ci95") && !kinds.contains(""), "{kinds:?}");
 }
 
-fn markdown(bench: &Bench, executor: &dyn Executor) -> String {
+fn make_markdown(bench: &Bench, executor: &dyn Executor) -> String {
     let grid = bench.grid(&[]);
     let target = bench.target(&[]);
     make(&bench.artifact, &grid, &GateMode::No, &target, executor).unwrap();
     fs::read_to_string(target.path().join("table3.md")).unwrap()
 }
 
-fn record(bench: &Bench, executor: &dyn Executor, may_be_noisy: bool) -> Result<ArtifactOutcome> {
+fn make_recorded(bench: &Bench, executor: &dyn Executor, may_be_noisy: bool) -> Result<ArtifactOutcome> {
     let grid = bench.grid(&[]);
     let target = bench.target(&[]).with_recording(may_be_noisy).unwrap();
     make(&bench.artifact, &grid, &GateMode::No, &target, executor)

@@ -8,7 +8,7 @@ pub(super) type Facts = Vec<String>;
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
 /// Reads the fixture. Returns the label and the layout facts of each table in the paper.
-pub(super) fn fixture() -> BTreeMap<String, (String, Facts)> {
+pub(super) fn read_fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
     for line in FIXTURE.lines() {
@@ -24,7 +24,7 @@ pub(super) fn fixture() -> BTreeMap<String, (String, Facts)> {
 }
 
 /// Splits off the argument of a command, in braces or brackets. Returns the argument and the remaining text.
-fn argument(text: &str) -> (&str, &str) {
+fn split_argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
         Some('[') => ']',
@@ -35,7 +35,7 @@ fn argument(text: &str) -> (&str, &str) {
 }
 
 /// Normalizes a cell. Also returns whether it is shaded.
-fn cell(text: &str) -> (String, bool) {
+fn parse_cell(text: &str) -> (String, bool) {
     let mut word = String::new();
     let mut over = String::new();
     let mut span = String::new();
@@ -54,16 +54,16 @@ fn cell(text: &str) -> (String, bool) {
         rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
         match command {
             "jygl" => shaded = true,
-            "cellcolor" => (shaded, rest) = (true, argument(rest).1),
-            "cite" | "citep" | "textcolor" | "begin" | "end" => rest = argument(rest).1,
-            "rotatebox" => rest = argument(argument(rest).1).1,
+            "cellcolor" => (shaded, rest) = (true, split_argument(rest).1),
+            "cite" | "citep" | "textcolor" | "begin" | "end" => rest = split_argument(rest).1,
+            "rotatebox" => rest = split_argument(split_argument(rest).1).1,
             "multirow" => {
-                let (count, behind) = argument(rest);
-                (span, rest) = (format!("*{count}"), argument(behind).1);
+                let (count, behind) = split_argument(rest);
+                (span, rest) = (format!("*{count}"), split_argument(behind).1);
             }
             "multicolumn" => {
-                let (count, behind) = argument(rest);
-                (over, rest) = (format!("{count}:"), argument(behind).1);
+                let (count, behind) = split_argument(rest);
+                (over, rest) = (format!("{count}:"), split_argument(behind).1);
             }
             "uparrow" => arrow = "↑",
             "downarrow" => arrow = "↓",
@@ -82,7 +82,7 @@ fn cell(text: &str) -> (String, bool) {
 
 /// Splits off the rule at the start of a line, such as `midrule` or `cmidrule2-13`. For a shaded line, the rule is
 /// empty.
-fn rule(text: &str) -> Option<(String, &str)> {
+fn split_rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
             return Some((name.to_owned(), behind));
@@ -93,10 +93,10 @@ fn rule(text: &str) -> Option<(String, &str)> {
         let (columns, behind) = behind.split_once('}').unwrap();
         return Some((format!("cmidrule{columns}"), behind));
     }
-    text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
+    text.strip_prefix("\\rowcolor").map(|behind| (String::new(), split_argument(behind).1))
 }
 
-pub(super) fn facts(tex: &str) -> Facts {
+pub(super) fn extract_facts(tex: &str) -> Facts {
     let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
     let (_, tabular) = begun.split_once('}').unwrap();
     let tabular = tabular.split_once("\\end{tabular}").unwrap().0.replace("\\&", "");
@@ -106,7 +106,7 @@ pub(super) fn facts(tex: &str) -> Facts {
     let mut found = Vec::new();
     for line in tabular.split("\\\\") {
         let (mut rules, mut is_full, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
-        while let Some((name, behind)) = rule(rest) {
+        while let Some((name, behind)) = split_rule(rest) {
             is_full |= name.is_empty();
             if !name.is_empty() && name != "toprule" && rules.last() != Some(&name) {
                 rules.push(name);
@@ -119,7 +119,7 @@ pub(super) fn facts(tex: &str) -> Facts {
         if rules.iter().any(|name| name == "midrule") {
             kind = "row";
         }
-        let cells: Vec<(String, bool)> = rest.split('&').map(cell).collect();
+        let cells: Vec<(String, bool)> = rest.split('&').map(parse_cell).collect();
         let mut words: Vec<String> = cells.iter().map(|(word, _)| word.clone()).collect();
         if kind == "head" {
             heads.clone_from(&words);
@@ -136,13 +136,13 @@ pub(super) fn facts(tex: &str) -> Facts {
         let rules = if rules.is_empty() { "-".to_owned() } else { rules.join(",") };
         found.push((format!("{kind} {rules}"), words));
     }
-    names_first(&mut found);
+    move_names_first(&mut found);
     found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
 }
 
 /// Moves the label of a multirow cell from its last row (`llama*-4`) to its first (`llama*4`), where the paper prints
 /// it.
-fn names_first(rows: &mut [(String, Vec<String>)]) {
+fn move_names_first(rows: &mut [(String, Vec<String>)]) {
     for at in 0..rows.len() {
         let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };
         let (name, count): (String, usize) = (name.to_owned(), count.parse().unwrap());
@@ -179,7 +179,7 @@ pub(super) fn normalize_terms(facts: &Facts) -> Facts {
                     COMMON_NAMES
                         .iter()
                         .find(|(known, _)| *known == word)
-                        .map_or_else(|| unshaded(word), |(_, same)| (*same).to_owned())
+                        .map_or_else(|| normalize_shading(word), |(_, same)| (*same).to_owned())
                 })
                 .collect::<Vec<_>>()
                 .join(" ")
@@ -188,6 +188,6 @@ pub(super) fn normalize_terms(facts: &Facts) -> Facts {
 }
 
 /// Replaces a word for shading with `shaded`, because the paper shades single cells and this program whole rows.
-fn unshaded(word: &str) -> String {
+fn normalize_shading(word: &str) -> String {
     if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::catalog::{self, Artifact};
 use super::layout::{layout, with_notes};
 use super::lists;
-use super::pipeline::printed_forms;
-use super::print_facts::{facts, fixture, normalize_terms};
+use super::pipeline::latex_variants;
+use super::print_facts::{extract_facts, normalize_terms, read_fixture};
 use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
@@ -43,7 +43,7 @@ fn as_measurement(record: Record) -> Arc<Measurement> {
 
 /// Returns all variants of an artifact's table with their names. `more` contains metrics and values that the paper does
 /// not have.
-fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
+fn build_variants(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalog::all(&experiments()).unwrap();
     let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     if let Some(list) = artifact.description.list {
@@ -67,20 +67,20 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let numbers: Vec<_> = paper.iter().cloned().chain(further).map(as_measurement).collect();
     let entry = artifact.description.table.as_ref().unwrap();
     let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
-    printed_forms(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
+    latex_variants(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
 }
 
 fn print_latex(name: &str) -> String {
-    let table = forms(name, &[]).into_iter().find(|(label, _)| label == name).unwrap().1;
+    let table = build_variants(name, &[]).into_iter().find(|(label, _)| label == name).unwrap().1;
     latex(&table, name)
 }
 
 #[test]
 fn tables_have_the_papers_columns_rules_rows_and_shading() {
-    let fixture = fixture();
+    let fixture = read_fixture();
     assert_eq!(fixture.len(), 15, "the paper has tables 1 to 5 and A1 to A10");
     for (name, (_, paper)) in &fixture {
-        let ours = normalize_terms(&facts(&print_latex(name)));
+        let ours = normalize_terms(&extract_facts(&print_latex(name)));
         let paper = normalize_terms(paper);
         for (at, (ours, paper)) in ours.iter().zip(&paper).enumerate() {
             assert_eq!(ours, paper, "{name}, line {}", at + 1);
@@ -100,12 +100,12 @@ fn fixture_matches_the_papers_source() {
         return;
     };
     let source = source.replace("\\%", "");
-    for (name, (label, facts)) in fixture() {
+    for (name, (label, facts)) in read_fixture() {
         let labeled = format!("\\label{{tab:{label}}}");
         let table = source
             .split("\\begin{table")
             .find(|part| part.split("\\end{table").next().is_some_and(|table| table.contains(&labeled)));
-        assert_eq!(self::facts(table.unwrap()), facts, "{name}");
+        assert_eq!(extract_facts(table.unwrap()), facts, "{name}");
     }
 }
 
@@ -113,10 +113,10 @@ fn fixture_matches_the_papers_source() {
 fn table_3_criteria_are_bold_and_no_table_is_scaled() {
     let text = print_latex("table3");
     for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
-        assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
+        assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once per backbone");
     }
     assert!(print_latex("table4").contains("\\rowcolor{gray!15} \\textbf{32}"));
-    for name in fixture().keys() {
+    for name in read_fixture().keys() {
         assert!(!print_latex(name).contains("\\resizebox"), "{name}");
     }
 }
@@ -134,7 +134,7 @@ fn captions_state_constants_and_notes_state_the_protocol() {
     ] {
         assert!(text.contains(sentence), "{sentence}: {text}");
     }
-    let table = forms("table2", &[]).remove(0).1;
+    let table = build_variants("table2", &[]).remove(0).1;
     let notes = latex_notes(&table, "table2").unwrap();
     assert!(notes.contains("Protocol: profile paper.\n\nA note: ") && !text.contains("Protocol"), "{notes}");
     assert!(!text.contains("layers removed. Bold") && !caption("tableA10").contains("shaded"), "{text}");
@@ -146,18 +146,18 @@ fn caption(name: &str) -> String {
 
 #[test]
 fn columns_beyond_the_paper_have_a_separate_file() {
-    assert_eq!(form_names(&forms("table3", &[])), ["table3", "table3-compared"]);
-    assert_eq!(form_names(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
-    let with = forms("table3", &[("bpb_c4", 0.5)]);
+    assert_eq!(form_names(&build_variants("table3", &[])), ["table3", "table3-compared"]);
+    assert_eq!(form_names(&build_variants("table4", &[])), ["table4", "tableA3", "table4-compared"]);
+    let with = build_variants("table3", &[("bpb_c4", 0.5)]);
     assert_eq!(form_names(&with), ["table3", "table3-compared", "table3-beyond"]);
     assert_eq!(latex(&with[0].1, "table3"), print_latex("table3"), "only the paper's columns");
-    let beyond = facts(&latex(&with[2].1, "table3-beyond"));
+    let beyond = extract_facts(&latex(&with[2].1, "table3-beyond"));
     assert_eq!(beyond[1], "head cmidrule3-3,cmidrule5-5 model method c4bits/byte↓ _ c4bits/byte↓");
     assert!(latex(&with[1].1, "t").contains("\\shortstack") && !latex(&with[2].1, "t").contains("\\shortstack"));
-    let memory = forms("table5", &[("peak_memory_mb", 16.5)]);
-    assert_eq!(facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb");
-    let speed = forms("tableA8", &[("speedup:seq=512:batch=1", 1.26), ("speedup:seq=512:batch=4", 1.25)]);
-    assert_eq!(facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
+    let memory = build_variants("table5", &[("peak_memory_mb", 16.5)]);
+    assert_eq!(extract_facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb");
+    let speed = build_variants("tableA8", &[("speedup:seq=512:batch=1", 1.26), ("speedup:seq=512:batch=4", 1.25)]);
+    assert_eq!(extract_facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
 }
 
 fn form_names(forms: &[(String, Table)]) -> Vec<String> {
@@ -181,9 +181,9 @@ fn all_printed_tables_compile_without_warnings() {
         let notes = latex_notes(table, name).unwrap_or_default();
         text.push_str(&format!("{}\n{notes}\\clearpage\n", latex(table, name)));
     };
-    for name in fixture().keys() {
+    for name in read_fixture().keys() {
         let more = if name == "table3" { &[("bpb_c4", 0.5)][..] } else { &[] };
-        forms(name, more)
+        build_variants(name, more)
             .iter()
             .filter(|(label, _)| label == name || label.contains('-'))
             .for_each(|(label, table)| add(label, table));
@@ -274,8 +274,8 @@ fn table_2_is_not_split_at_120_columns() {
     let table =
         lay_out("table2", &paper::records("table2").unwrap().into_iter().map(as_measurement).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
-    assert_eq!(text, expected("table2-120.txt"));
-    assert_eq!(screen(&table, Some(80)), expected("table2-80.txt"));
+    assert_eq!(text, read_expected("table2-120.txt"));
+    assert_eq!(screen(&table, Some(80)), read_expected("table2-80.txt"));
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/table2/tiny");
     let recorded = StoredResults::read(&recorded).unwrap();
     let numbers: Vec<Arc<Measurement>> = recorded.numbers.iter().map(|number| Arc::new(number.measurement())).collect();
@@ -284,7 +284,7 @@ fn table_2_is_not_split_at_120_columns() {
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
 
-fn expected(name: &str) -> String {
+fn read_expected(name: &str) -> String {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/screen");
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
@@ -296,7 +296,7 @@ fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
 }
 
 #[test]
-fn split_table_3_repeats_headers_and_has_no_single_column() {
+fn every_part_of_table_3_has_headers_and_several_columns() {
     let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(as_measurement).collect();
     for width in [120, 80, 60] {
         let text = screen(&lay_out("table3", &numbers), Some(width));

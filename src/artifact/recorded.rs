@@ -18,18 +18,18 @@ pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
 const IGNORED_FIELDS: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names listed in a message.
-const NAMED: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// Largest relative difference in diagnostics (operator statistics, selection scores) that rounding can explain.
-const ROUNDING: f64 = 1e-3;
+const MAX_ROUNDING_DIFFERENCE: f64 = 1e-3;
 
 /// Result of comparing a run with the recorded one. The text describes the differences.
 #[derive(Debug, PartialEq)]
 pub(super) enum RecordComparison {
     /// The numbers, files and diagnostics are identical.
     Identical,
-    /// The numbers, items, settings and inputs are identical. The files differ, or diagnostics differ within rounding
-    /// errors.
+    /// The numbers, their scored items, the settings and the inputs are identical. The files differ, or diagnostics
+    /// differ within rounding errors.
     IdenticalNumbers(String),
     Different(String),
 }
@@ -37,7 +37,7 @@ pub(super) enum RecordComparison {
 /// The parts of `run.json` and `numbers.json` that are compared.
 struct ComparedRun {
     run: Value,
-    /// Numbers of the run. `None` for races, whose files are compared instead.
+    /// Numbers of the run. `None` for searches, whose files are compared instead.
     numbers: Option<Vec<ResultRow>>,
 }
 
@@ -76,9 +76,9 @@ pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparis
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
     different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
     different.extend(list_names("inputs", differing_keys(&ours["inputs"], &theirs["inputs"]).into_iter()));
-    let findings = FindingDifference::between(&cell_findings(ours), &cell_findings(theirs));
-    let is_rounding =
-        findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
+    let findings = DiagnosticDifference::between(&cell_diagnostics(ours), &cell_diagnostics(theirs));
+    let is_rounding = findings.structure.is_none()
+        && findings.largest.as_ref().is_none_or(|(_, size)| *size <= MAX_ROUNDING_DIFFERENCE);
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
@@ -95,13 +95,13 @@ pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparis
         return Ok(RecordComparison::Identical);
     }
     let result = if different.is_empty() { RecordComparison::IdenticalNumbers } else { RecordComparison::Different };
-    let texts = different.into_iter().chain(rounding).chain(instructions_that_differ(ours, theirs));
+    let texts = different.into_iter().chain(rounding).chain(describe_instruction_difference(ours, theirs));
     Ok(result(texts.collect::<Vec<_>>().join("; ")))
 }
 
 /// Describes a difference in vector instructions, which may change the last bits of a value. Returns `None` if they
 /// agree.
-fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
+fn describe_instruction_difference(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
     (ours != theirs).then(|| format!("different vector instructions: recorded with {theirs}, here {ours}"))
@@ -114,14 +114,14 @@ fn vector_features(run: &Value) -> Option<String> {
 
 /// Difference in diagnostics between the cells of two runs.
 #[derive(Debug, Default, PartialEq)]
-struct FindingDifference {
+struct DiagnosticDifference {
     /// Path and size of the largest relative difference between two floating-point numbers.
     largest: Option<(String, f64)>,
     /// Path of the first difference that is not between two floating-point numbers.
     structure: Option<String>,
 }
 
-impl FindingDifference {
+impl DiagnosticDifference {
     fn between(ours: &Value, theirs: &Value) -> Self {
         let mut difference = Self::default();
         difference.add("cells", ours, theirs);
@@ -143,9 +143,9 @@ impl FindingDifference {
             (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
                 let one = one.as_f64().unwrap_or(f64::NAN);
                 let other = other.as_f64().unwrap_or(f64::NAN);
-                let share = relative_difference(one, other);
-                if one != other && self.largest.as_ref().is_none_or(|(_, largest)| share > *largest) {
-                    self.largest = Some((path.to_owned(), share));
+                let relative = relative_difference(one, other);
+                if one != other && self.largest.as_ref().is_none_or(|(_, largest)| relative > *largest) {
+                    self.largest = Some((path.to_owned(), relative));
                 }
             }
             _ if ours != theirs => {
@@ -159,8 +159,8 @@ impl FindingDifference {
         if let Some(path) = &self.structure {
             return Some(format!("cell results ({path} in run.json)"));
         }
-        let (path, share) = self.largest.as_ref()?;
-        Some(format!("cell results differ by at most {share:.1e} of their value ({path} in run.json)"))
+        let (path, relative) = self.largest.as_ref()?;
+        Some(format!("cell results differ by at most {relative:.1e} of their value ({path} in run.json)"))
     }
 }
 
@@ -180,22 +180,22 @@ fn compare_numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
         our.record.value == their.record.value
             && (our.record.error, &our.sample, &our.failure) != (their.record.error, &their.sample, &their.failure)
     });
-    let mut says = Vec::new();
+    let mut texts = Vec::new();
     if !differ.is_empty() {
         let all = pairs.len();
         let shares = differ
             .iter()
             .filter_map(|(key, our, their)| Some((relative_difference(our.record.value?, their.record.value?), key)));
-        let largest = shares.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(share, (cell, column, metric))| {
+        let largest = shares.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(relative, (cell, column, metric))| {
             let column = if column.is_empty() { metric } else { column };
-            format!(", most by {share:.2e} of its value ({column} of {cell})")
+            format!(", most by {relative:.2e} of its value ({column} of {cell})")
         });
-        says.push(format!("{} of {all} numbers{}", differ.len(), largest.unwrap_or_default()));
+        texts.push(format!("{} of {all} numbers{}", differ.len(), largest.unwrap_or_default()));
     }
     let items = items.count();
-    says.extend((items > 0).then(|| format!("per-item data of {}", pluralize(items, "number"))));
-    says.extend((unmatched > 0).then(|| format!("{} in only one of the runs", pluralize(unmatched, "number"))));
-    (!says.is_empty()).then(|| says.join(", "))
+    texts.extend((items > 0).then(|| format!("per-item data of {}", pluralize(items, "number"))));
+    texts.extend((unmatched > 0).then(|| format!("{} in only one of the runs", pluralize(unmatched, "number"))));
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 fn number_key(number: &ResultRow) -> (String, String, String) {
@@ -209,8 +209,8 @@ fn relative_difference(ours: f64, theirs: f64) -> f64 {
 
 fn list_names(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
-    let more = names.len().saturating_sub(NAMED);
-    let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!names.is_empty()).then(|| format!("{head}: {}{more}", shown.join(", ")))
 }
@@ -221,7 +221,7 @@ fn differing_keys(one: &Value, other: &Value) -> BTreeSet<String> {
 }
 
 /// Returns the `cells` of `run.json` without the fields in [`IGNORED_FIELDS`], at any nesting depth.
-fn cell_findings(run: &Value) -> Value {
+fn cell_diagnostics(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
             Value::Object(map) => {
@@ -273,21 +273,24 @@ mod tests {
     #[test]
     fn rounding_and_structural_differences_are_separated() {
         let recorded = json!([{"removed": [2, 3], "boundary_mae": 1.0, "note": null}]);
-        assert_eq!(FindingDifference::between(&recorded, &recorded), FindingDifference::default());
-        let found = FindingDifference::between(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
+        assert_eq!(DiagnosticDifference::between(&recorded, &recorded), DiagnosticDifference::default());
+        let found = DiagnosticDifference::between(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
         // Layer indices are integers, so rounding cannot explain a difference.
-        let found = FindingDifference::between(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
+        let found = DiagnosticDifference::between(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
-        assert!(FindingDifference::between(&json!([]), &recorded).structure.is_some(), "a cell that only one run has");
+        assert!(
+            DiagnosticDifference::between(&json!([]), &recorded).structure.is_some(),
+            "a cell that only one run has"
+        );
     }
 
     #[test]
     fn differing_vector_instructions_are_named() {
-        assert_eq!(instructions_that_differ(&machine_with(&["fma"]), &machine_with(&["fma"])), None);
+        assert_eq!(describe_instruction_difference(&machine_with(&["fma"]), &machine_with(&["fma"])), None);
         let explanation =
-            instructions_that_differ(&machine_with(&["fma", "avx512f"]), &machine_with(&["fma"])).unwrap();
+            describe_instruction_difference(&machine_with(&["fma", "avx512f"]), &machine_with(&["fma"])).unwrap();
         assert_eq!(explanation, "different vector instructions: recorded with fma, here fma avx512f");
     }
 

@@ -17,12 +17,12 @@ pub struct ResultsFolder {
     output: OutputFolder,
     description: RunDescription,
     as_described: bool,
-    record: Record,
+    record: RecordMode,
 }
 
 /// Relation of a run to the recorded run, which is kept in the repository.
 #[derive(Debug, Clone)]
-enum Record {
+enum RecordMode {
     /// No recorded run exists at this path.
     None,
     /// The run becomes the recorded one. Noisy timings are rejected unless `may_be_noisy` is set.
@@ -62,8 +62,8 @@ impl ResultsFolder {
         };
         let as_described = is_unchanged && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
-            true => Record::Kept { reference: OutputFolder::new(run_folder(&path), KIND) },
-            false => Record::None,
+            true => RecordMode::Kept { reference: OutputFolder::new(run_folder(&path), KIND) },
+            false => RecordMode::None,
         };
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
     }
@@ -80,17 +80,17 @@ impl ResultsFolder {
                 .found(self.description.name_parts().join(", "))
                 .hint("leave out --record: this run has its own results folder"));
         }
-        Ok(Self { record: Record::This { may_be_noisy }, ..self })
+        Ok(Self { record: RecordMode::This { may_be_noisy }, ..self })
     }
 
     /// Returns whether the run will be the recorded one.
     pub fn is_recording(&self) -> bool {
-        matches!(self.record, Record::This { .. })
+        matches!(self.record, RecordMode::This { .. })
     }
 
     /// Returns whether noisy timings must be rejected because the run will be recorded.
     pub fn rejects_noisy_times(&self) -> bool {
-        matches!(self.record, Record::This { may_be_noisy: false })
+        matches!(self.record, RecordMode::This { may_be_noisy: false })
     }
 
     pub fn list_folder(results: &Path, name: &str) -> OutputFolder {
@@ -111,7 +111,7 @@ impl ResultsFolder {
 
     /// Returns the existing folders that the run writes to.
     pub fn folders(&self) -> Vec<&Path> {
-        let reference = if let Record::Kept { reference } = &self.record { Some(reference.path()) } else { None };
+        let reference = if let RecordMode::Kept { reference } = &self.record { Some(reference.path()) } else { None };
         [self.path()].into_iter().chain(reference).filter(|folder| folder.is_dir()).collect()
     }
 
@@ -143,8 +143,8 @@ impl ResultsFolder {
 
     fn active_output(&self) -> &OutputFolder {
         match &self.record {
-            Record::Kept { reference } => reference,
-            Record::None | Record::This { .. } => &self.output,
+            RecordMode::Kept { reference } => reference,
+            RecordMode::None | RecordMode::This { .. } => &self.output,
         }
     }
 
@@ -163,7 +163,7 @@ impl ResultsFolder {
     /// # Errors
     /// Fails if a path is not UTF-8.
     pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
-        if matches!(self.record, Record::Kept { .. }) {
+        if matches!(self.record, RecordMode::Kept { .. }) {
             return Ok(None);
         }
         let paths = self.differences_from(grid, inputs)?;
@@ -197,47 +197,52 @@ impl ResultsFolder {
             recorded::check_anonymous(&staged)?;
         }
         let comparison = match &self.record {
-            Record::None => return put(draft, files, plain, None),
-            Record::This { .. } if !Provenance::is_recorded(plain) => {
-                return put(draft, files, plain, Some("recorded".to_owned()));
+            RecordMode::None => return publish_draft(draft, files, plain, None),
+            RecordMode::This { .. } if !Provenance::is_recorded(plain) => {
+                return publish_draft(draft, files, plain, Some("recorded".to_owned()));
             }
-            Record::This { .. } | Record::Kept { .. } => recorded::compare(&staged, plain)?,
+            RecordMode::This { .. } | RecordMode::Kept { .. } => recorded::compare(&staged, plain)?,
         };
         match (&self.record, comparison) {
-            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
-                put(draft, files, plain, Some(format!("recorded again; differences from the previous record: {what}")))
+            (RecordMode::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
+                publish_draft(
+                    draft,
+                    files,
+                    plain,
+                    Some(format!("recorded again; differences from the previous record: {what}")),
+                )
             }
-            (Record::Kept { reference }, RecordComparison::Different(what)) => {
+            (RecordMode::Kept { reference }, RecordComparison::Different(what)) => {
                 let other = plain.display();
                 let ours = reference.path().display();
-                let says = format!(
+                let summary = format!(
                     "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
                      details, run `ghostlab compare {other} {ours}`)"
                 );
-                put(draft, files, reference.path(), Some(says))
+                publish_draft(draft, files, reference.path(), Some(summary))
             }
-            (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
-                let says = "recorded again; differences from the previous record: the results page".to_owned();
-                put(draft, files, plain, Some(says))
+            (RecordMode::This { .. }, RecordComparison::Identical) if !have_same_page(&staged, plain)? => {
+                let summary = "recorded again; differences from the previous record: the results page".to_owned();
+                publish_draft(draft, files, plain, Some(summary))
             }
             (record, comparison) => {
-                let says = same_numbers(plain, comparison);
-                if let Record::Kept { reference } = record
+                let summary = describe_reproduction(plain, comparison);
+                if let RecordMode::Kept { reference } = record
                     && reference.path().exists()
                 {
-                    return put(draft, files, reference.path(), Some(says));
+                    return publish_draft(draft, files, reference.path(), Some(summary));
                 }
                 self.output.put(&missing_large_files(&staged, plain)?)?;
                 let mut files = moved_paths(files, &staged, plain);
                 files.retain(|file| file.exists());
-                Ok(PublishedFiles { files, recorded: Some(says) })
+                Ok(PublishedFiles { files, recorded: Some(summary) })
             }
         }
     }
 }
 
 /// Returns whether two folders yield the same results page.
-fn same_page(one: &Path, other: &Path) -> Result<bool> {
+fn have_same_page(one: &Path, other: &Path) -> Result<bool> {
     Ok(match (PagePart::read(one)?, PagePart::read(other)?) {
         (Some(one), Some(other)) => one.shows_the_same(&other),
         (one, other) => one.is_none() && other.is_none(),
@@ -245,7 +250,7 @@ fn same_page(one: &Path, other: &Path) -> Result<bool> {
 }
 
 /// Formats a message saying that a run reproduced the recorded numbers.
-fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
+fn describe_reproduction(recorded: &Path, comparison: RecordComparison) -> String {
     match comparison {
         RecordComparison::IdenticalNumbers(what) => {
             format!("numbers identical to the recorded run in {}; {what}", recorded.display())
@@ -262,7 +267,7 @@ fn moved_paths(files: &[PathBuf], from: &Path, to: &Path) -> Vec<PathBuf> {
 }
 
 /// Publishes a draft as `folder`. `files` are the paths of its files in the draft.
-fn put(draft: Draft, files: &[PathBuf], folder: &Path, recorded: Option<String>) -> Result<PublishedFiles> {
+fn publish_draft(draft: Draft, files: &[PathBuf], folder: &Path, recorded: Option<String>) -> Result<PublishedFiles> {
     let files = moved_paths(files, draft.path(), folder);
     draft.publish()?;
     Ok(PublishedFiles { files, recorded })
@@ -297,9 +302,9 @@ fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u
     list_files(draft, "", &mut names).map_err(|error| Error::folder_io("read", draft, &error))?;
     names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
-    let listed = Manifest::read(folder);
+    let manifest = Manifest::read(folder);
     let files = names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?)));
-    files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
+    files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| manifest.lists(name, bytes)) || file.is_err()).collect()
 }
 
 fn with_suffixes(plain: &Path, parts: &[String]) -> PathBuf {

@@ -80,31 +80,31 @@ impl<'a> SearchResults<'a> {
             "Items scored, %",
             "Items × layers, %",
         ];
-        let rows = self.compared.iter().map(|(found, best)| self.row(found, *best));
+        let rows = self.compared.iter().map(|(found, best)| self.build_row(found, *best));
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect()
     }
 
-    fn row(&self, found: &SearchOutcome, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
+    fn build_row(&self, found: &SearchOutcome, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
         let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
         let spent = &found.spent;
         vec![
             backbone_label(&found.backbone).to_owned(),
-            self.removed(found),
+            self.format_removed(found),
             best.map_or_else(empty_cell, |(best, candidate)| {
                 let half = best.record.error.map(|error| 1.96 * error);
                 let is_accuracy = found.objectives.first().is_some_and(|objective| objective.name == "accuracy");
                 let unit = if is_accuracy { " %" } else { "" };
                 let value = best.record.value.unwrap_or(f64::NAN);
                 let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
-                format!("{}: {value:.2}{half}{unit}", self.label(candidate))
+                format!("{}: {value:.2}{half}{unit}", self.candidate_label(candidate))
             }),
             best.map_or_else(empty_cell, |(_, candidate)| outcome_text(found, candidate)),
-            won.map_or_else(empty_cell, |won| self.label(won)),
-            judged_score(found, "winner"),
-            judged_score(found, "dense"),
+            won.map_or_else(empty_cell, |won| self.candidate_label(won)),
+            format_held_out_score(found, "winner"),
+            format_held_out_score(found, "dense"),
             format!("{} of {}", found.survivors().count(), found.candidates.len()),
-            shares(spent.items, spent.judged_items, spent.all_items),
-            shares(spent.layers, spent.judged_layers, spent.all_layers),
+            format_costs(spent.items, spent.judged_items, spent.all_items),
+            format_costs(spent.layers, spent.judged_layers, spent.all_layers),
         ]
     }
 
@@ -112,23 +112,23 @@ impl<'a> SearchResults<'a> {
         let table_title = printed(&self.races.table);
         let known: Vec<String> =
             self.compared.iter().filter_map(|(found, best)| Some(outcome_text(found, (*best)?.1))).collect();
-        let all_items = self.total(|found| found.spent.all_items).max(1.0);
-        let all_layers = self.total(|found| found.spent.all_layers).max(1.0);
-        let items = 100.0 * self.total(|found| found.spent.items) / all_items;
-        let layers = 100.0 * self.total(|found| found.spent.layers) / all_layers;
-        let judged = 100.0 * self.total(|found| found.spent.judged_items) / all_items;
-        let judged_layers = 100.0 * self.total(|found| found.spent.judged_layers) / all_layers;
+        let all_items = self.sum_over_races(|found| found.spent.all_items).max(1.0);
+        let all_layers = self.sum_over_races(|found| found.spent.all_layers).max(1.0);
+        let items = 100.0 * self.sum_over_races(|found| found.spent.items) / all_items;
+        let layers = 100.0 * self.sum_over_races(|found| found.spent.layers) / all_layers;
+        let judged = 100.0 * self.sum_over_races(|found| found.spent.judged_items) / all_items;
+        let judged_layers = 100.0 * self.sum_over_races(|found| found.spent.judged_layers) / all_layers;
         let lost = known.len()
-            - count_words(&known, WON_ALONE)
-            - count_words(&known, LEADING)
-            - count_words(&known, NOT_SEPARATED);
+            - count_starting_with(&known, WON_ALONE)
+            - count_starting_with(&known, LEADING)
+            - count_starting_with(&known, NOT_SEPARATED);
         let best = match known.len() {
             0 => format!("{table_title} is not computed here. Run `reproduce {}` to compute it.", self.races.table),
             all => format!(
                 "The best row of {table_title} is the only survivor of {} of {all} races, leads the survivors in {}, survives without leading in {}, and is eliminated in {lost}.",
-                count_words(&known, WON_ALONE),
-                count_words(&known, LEADING),
-                count_words(&known, NOT_SEPARATED)
+                count_starting_with(&known, WON_ALONE),
+                count_starting_with(&known, LEADING),
+                count_starting_with(&known, NOT_SEPARATED)
             ),
         };
         let spent = format!(
@@ -139,12 +139,12 @@ impl<'a> SearchResults<'a> {
     }
 
     /// Sums `part` over all races.
-    fn total(&self, part: fn(&SearchOutcome) -> f64) -> f64 {
+    fn sum_over_races(&self, part: fn(&SearchOutcome) -> f64) -> f64 {
         self.found.iter().map(part).sum()
     }
 
     /// Formats the number of removed layers, such as `4 of 16`, or the budget itself if it does not count layers.
-    fn removed(&self, found: &SearchOutcome) -> String {
+    fn format_removed(&self, found: &SearchOutcome) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
             Some(layers) => format!("{layers} of {}", found.layers),
             None => found.budget.clone(),
@@ -152,7 +152,7 @@ impl<'a> SearchResults<'a> {
     }
 
     /// Labels a candidate and its duplicates like the rows of the paper's tables.
-    fn label(&self, candidate: &Candidate) -> String {
+    fn candidate_label(&self, candidate: &Candidate) -> String {
         let copies: Vec<String> = candidate.duplicates.iter().map(|name| self.cell_label(name)).collect();
         let name = self.cell_label(&candidate.cell);
         if copies.is_empty() { name } else { format!("{name} (= {})", copies.join(", ")) }
@@ -211,16 +211,17 @@ fn empty_cell() -> String {
     "—".to_owned()
 }
 
-fn judged_score(found: &SearchOutcome, role: &str) -> String {
+fn format_held_out_score(found: &SearchOutcome, role: &str) -> String {
     let score = found.held_out_scores.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
     score.zip(found.objectives.first()).map_or_else(empty_cell, |(score, objective)| objective.score_text(score))
 }
 
-fn shares(race: f64, judged: f64, all: f64) -> String {
+/// Formats the costs of a race and of the evaluation on held-out items, in percent of scoring everything.
+fn format_costs(race: f64, judged: f64, all: f64) -> String {
     format!("{:.0} + {:.0}", 100.0 * race / all.max(1.0), 100.0 * judged / all.max(1.0))
 }
 
-fn count_words(known: &[String], word: &str) -> usize {
+fn count_starting_with(known: &[String], word: &str) -> usize {
     known.iter().filter(|known_word| known_word.starts_with(word)).count()
 }
 

@@ -22,12 +22,12 @@ type SeedValues = BTreeMap<u64, f64>;
 type Methods = Vec<(String, SeedValues)>;
 
 /// Values of all methods, grouped by cut.
-struct SeedDraws {
+struct SeedValuesByCut {
     metric: Metric,
     cuts: Vec<(BackboneCut, Methods)>,
 }
 
-impl SeedDraws {
+impl SeedValuesByCut {
     /// Groups the values by cut, method and seed. Returns `None` if the values are not aggregated over seeds.
     fn new(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
@@ -35,15 +35,15 @@ impl SeedDraws {
         let pruned = numbers.iter().map(|number| &**number).filter(|number| number.record.condition.criterion != DENSE);
         let measured: Vec<&Measurement> = pruned.filter(|number| number.metric.id == metric_id).collect();
         let metric = measured.first()?.metric.clone();
-        let cuts = distinct(measured.iter().map(|number| cut_of(number)).collect::<Vec<_>>().iter());
-        let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods_of(&cut, &measured))).collect();
+        let cuts = distinct(measured.iter().map(|number| backbone_cut(number)).collect::<Vec<_>>().iter());
+        let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), values_by_method(&cut, &measured))).collect();
         cuts.iter().any(|(_, methods)| !methods.is_empty()).then_some(Self { metric, cuts })
     }
 }
 
 /// Returns the values of each method for a cut.
-fn methods_of(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
-    let cut_numbers = measured.iter().filter(|number| cut_of(number) == *cut);
+fn values_by_method(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
+    let cut_numbers = measured.iter().filter(|number| backbone_cut(number) == *cut);
     let values = cut_numbers.filter_map(|number| match &number.sample {
         Sample::Seeds(seeds) => {
             let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
@@ -54,22 +54,22 @@ fn methods_of(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
     values.collect()
 }
 
-fn cut_of(measurement: &Measurement) -> BackboneCut {
+fn backbone_cut(measurement: &Measurement) -> BackboneCut {
     let condition = &measurement.record.condition;
     (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
-/// Draws one dot for each method and seed.
+/// Draws one dot for each method and seed. Returns `None` if the values are not aggregated over seeds.
 ///
 /// # Errors
 /// Fails if the figure cannot be drawn.
-pub(super) fn dots(
+pub(super) fn draw_seed_dots(
     title: &str,
     table: &TableEntry,
     numbers: &[Arc<Measurement>],
     cells: &[CellResult],
 ) -> Result<Option<Drawing>> {
-    let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Ok(None) };
+    let Some(SeedValuesByCut { metric, cuts }) = SeedValuesByCut::new(table, numbers) else { return Ok(None) };
     let changing = changing_cuts(numbers, cells);
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
@@ -124,7 +124,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
             .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
             .collect();
         if cuts.len() > 1 {
-            changing.insert(cut_of(number));
+            changing.insert(backbone_cut(number));
         }
     }
     changing
@@ -134,7 +134,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
 /// that are in the paper's order for every seed, in the reverse order for every seed, or in an order that depends on
 /// the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
-    let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Vec::new() };
+    let Some(SeedValuesByCut { metric, cuts }) = SeedValuesByCut::new(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
 }
 
@@ -155,7 +155,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
             let theirs = metric.is_better(*one_paper, *two_paper);
             let as_in_paper: Vec<Option<bool>> =
                 both.map(|(a, b)| (a != b).then(|| metric.is_better(*a, *b) == theirs)).collect();
-            match [true, false].map(|way| as_in_paper.iter().all(|value| *value == Some(way))) {
+            match [true, false].map(|is_same| as_in_paper.iter().all(|value| *value == Some(is_same))) {
                 // No seed has values for both methods.
                 [true, true] => continue,
                 [true, _] => same += 1,
@@ -170,7 +170,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
         [one] => format!("one varies with the seed ({one})"),
         several => format!("{} vary with the seed ({})", several.len(), several.join(", ")),
     };
-    let firsts = count_first(metric, methods, criterion);
+    let firsts = format_first_counts(metric, methods, criterion);
     let noun = if pairs == 1 { "pair" } else { "pairs" };
     (pairs > 0).then(|| {
         format!(
@@ -199,7 +199,7 @@ fn method_label(recovery: &str, criterion: &str) -> String {
 }
 
 /// Formats the number of seeds for which each method comes first, for example `Ghost Layer (Ours) for 5 of 5 seeds`.
-fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
+fn format_first_counts(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = group_by_key(seeds.iter().filter_map(|seed| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));

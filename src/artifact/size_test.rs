@@ -68,7 +68,7 @@ fn boundary(cell: usize) -> BoundaryResult {
     .unwrap()
 }
 
-fn key(name: &str) -> Arc<Solutions> {
+fn build_solutions(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
     let documents: Vec<_> =
         (0..DOCUMENTS).map(|id| serde_json::json!({"id": id, "gold": 1, "choices": choices})).collect();
@@ -96,7 +96,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
     let signature = machine::provenance();
-    let keys = TASKS.map(key);
+    let keys = TASKS.map(build_solutions);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
     let extent = TaskExtent { documents: DOCUMENTS, original: DOCUMENTS };
     GridOutcome {
@@ -158,12 +158,16 @@ fn record_and_page_of_a_large_run_are_small() {
     let artifact = Artifact { name: "large".into(), file: GridFile::read(&grid.file).unwrap(), description };
     let PagePart { artifact, cells } = table_page_part(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
-    assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));
+    assert!(file_size(&target, "run.json") < 25_000 * CELLS, "{}", file_size(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");
     // Each value is stored with full precision but little metadata.
-    assert!(bytes(&target, "channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes(&target, "channels.parquet"));
+    assert!(
+        file_size(&target, "channels.parquet") < 10 * CELLS * CHANNELS,
+        "{}",
+        file_size(&target, "channels.parquet")
+    );
 }
 
-fn bytes(target: &ResultsFolder, name: &str) -> usize {
+fn file_size(target: &ResultsFolder, name: &str) -> usize {
     fs::metadata(target.path().join(name)).unwrap().len() as usize
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::page_part::PagePart;
-use super::pipeline_bench::{Bench, FakeExecutor, csv};
+use super::pipeline_bench::{Bench, FakeExecutor, read_csv};
 use super::{Artifact, GateMode, make};
 use crate::grid::Cell;
 use crate::results::{StoredResults, settings};
@@ -16,7 +16,7 @@ type ViewFiles = fn(&Path) -> Vec<String>;
 
 /// Output formats of a table, each with a function that reads the row labels. A new format needs an entry here.
 const VIEWS: [(&str, ViewFiles); 6] = [
-    ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
+    ("Markdown", |folder| read_markdown_labels(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
         let text = fs::read_to_string(folder.join("table3.tex")).unwrap();
         let (_, rows) = text.split_once("\\midrule").unwrap();
@@ -26,9 +26,9 @@ const VIEWS: [(&str, ViewFiles); 6] = [
         rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
     }),
     ("CSV", |folder| {
-        let text = csv(folder);
+        let text = read_csv(folder);
         let index = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();
-        text.lines().skip(1).map(|line| fields(line)[index].clone()).collect()
+        text.lines().skip(1).map(|line| parse_csv_fields(line)[index].clone()).collect()
     }),
     ("Parquet", |folder| {
         let file = fs::File::open(folder.join("table3.parquet")).unwrap();
@@ -57,13 +57,13 @@ const VIEWS: [(&str, ViewFiles); 6] = [
     }),
 ];
 
-fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
+fn read_markdown_labels(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
     let text = fs::read_to_string(folder.join(file)).unwrap();
     let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
     rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
 }
 
-fn fields(line: &str) -> Vec<String> {
+fn parse_csv_fields(line: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut quoted = false;
     for c in line.chars() {
@@ -77,13 +77,16 @@ fn fields(line: &str) -> Vec<String> {
 }
 
 /// Returns settings in which two cells of a grid may differ, each with an override in grid syntax.
-fn axes() -> Vec<(&'static str, String)> {
+fn setting_overrides() -> Vec<(&'static str, String)> {
     vec![
-        ("calibration.seed", calibration("c4", "sequences: 8, length: 64, seed: 1")),
-        ("calibration.sequences", calibration("c4", "sequences: 9, length: 64, operator_sequences: 8")),
-        ("calibration.length", calibration("c4", "sequences: 8, length: 65")),
-        ("calibration.operator_sequences", calibration("c4", "sequences: 8, length: 64, operator_sequences: 4")),
-        ("calibration.corpus", calibration("again", "sequences: 8, length: 64")),
+        ("calibration.seed", calibration_override("c4", "sequences: 8, length: 64, seed: 1")),
+        ("calibration.sequences", calibration_override("c4", "sequences: 9, length: 64, operator_sequences: 8")),
+        ("calibration.length", calibration_override("c4", "sequences: 8, length: 65")),
+        (
+            "calibration.operator_sequences",
+            calibration_override("c4", "sequences: 8, length: 64, operator_sequences: 4"),
+        ),
+        ("calibration.corpus", calibration_override("again", "sequences: 8, length: 64")),
         ("recovery.solver", "recovery=[none, ghosted, {name: ghosted, solver: svd}]".to_owned()),
         ("recovery.boundary", "recovery=[none, ghosted, {name: ghosted, boundary: layer}]".to_owned()),
         ("recovery.ridge", "recovery=[none, ghosted, {name: ghosted, ridge: 0.5}]".to_owned()),
@@ -96,7 +99,7 @@ fn axes() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn calibration(corpus: &str, more: &str) -> String {
+fn calibration_override(corpus: &str, more: &str) -> String {
     format!("calibration=[{{corpus: c4, sequences: 8, length: 64}}, {{corpus: {corpus}, {more}}}]")
 }
 
@@ -114,7 +117,7 @@ fn cells_that_differ_in_one_setting_have_distinct_labels() {
     )
     .unwrap();
     let bench = Bench { artifact: Artifact::read(bench.artifact.file.path()).unwrap().unwrap(), ..bench };
-    for (axis, setting) in axes() {
+    for (axis, setting) in setting_overrides() {
         // Every cell has a different value.
         let fake = FakeExecutor::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
         // Write to a folder that is shown on the results page.
@@ -126,17 +129,17 @@ fn cells_that_differ_in_one_setting_have_distinct_labels() {
         assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the additional cells have rows");
         let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();
         let views = VIEWS.iter().map(|(view, content)| (*view, content(target.path())));
-        for (view, called) in views.chain([("the screen", screen)]) {
-            let distinct: std::collections::BTreeSet<&String> = called.iter().collect();
-            assert_eq!(distinct.len(), called.len(), "{axis} in {view}: {called:?}");
-            assert_eq!(called.len(), table.rows.len(), "{axis} in {view}: {called:?}");
+        for (view, labels) in views.chain([("the screen", screen)]) {
+            let distinct: std::collections::BTreeSet<&String> = labels.iter().collect();
+            assert_eq!(distinct.len(), labels.len(), "{axis} in {view}: {labels:?}");
+            assert_eq!(labels.len(), table.rows.len(), "{axis} in {view}: {labels:?}");
         }
     }
 }
 
 #[test]
 fn view_settings_cover_every_option_of_the_paper() {
-    let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
+    let known: Vec<&str> = setting_overrides().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),
         criterion: Some(crate::grid::Method::with_name("llm-streamline")),
@@ -154,6 +157,6 @@ fn view_settings_cover_every_option_of_the_paper() {
     for factor in settings::from_cell(&cell).keys() {
         // Backbone, depth, criterion and recovery have columns of their own.
         let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
-        assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
+        assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} is not tested");
     }
 }

@@ -15,11 +15,11 @@ use crate::results::number_record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
 
 /// Header of files with one number per line.
-const HEAD: &str =
+const HEADER: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
 fn parse_lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
-    csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
+    csv::rows(file, &HEADER.split(',').collect::<Vec<_>>(), text)
 }
 
 #[derive(Deserialize)]
@@ -76,16 +76,16 @@ impl PaperNumber {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
-    pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
+    pub(super) fn parse_tidy(file: &str, text: &str) -> Result<Vec<Self>> {
         let rows = parse_lines(file, text).map_err(into_bad_input)?;
         rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(into_bad_input)).collect()
     }
 
     fn from_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
-        Self::checked(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
+        Self::validate_line(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
     }
 
-    fn checked(file: &str, line: usize, row: PaperLine) -> Result<Self> {
+    fn validate_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
         for (name, field) in [
             ("artifact", &row.artifact),
             ("backbone", &row.backbone),
@@ -95,7 +95,7 @@ impl PaperNumber {
             ("metric", &row.metric),
         ] {
             if field.is_empty() || field.contains('"') || field.trim() != field {
-                return Err(value_error(name, "a word", field));
+                return Err(value_error(name, "text without quotes or surrounding spaces", field));
             }
         }
         let condition = Condition {
@@ -154,9 +154,9 @@ fn parse_decimal(column: &str, field: &str) -> Result<Option<f64>> {
         return Ok(None);
     }
     // `parse` would also accept `inf`, signs and exponents.
-    let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_decimal = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
-        Ok(number) if plain => Ok(Some(number)),
+        Ok(number) if is_decimal => Ok(Some(number)),
         _ => Err(value_error(column, "a decimal number or an empty field", field)),
     }
 }
@@ -176,17 +176,17 @@ impl PaperNumber {
         })?;
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();
-        if head.trim_end() == HEAD {
-            return Self::tidy(&file, text);
+        if head.trim_end() == HEADER {
+            return Self::parse_tidy(&file, text);
         }
-        Self::wide(&file, text, labels, wanted)
+        Self::parse_wide(&file, text, labels, wanted)
     }
 
-    fn wide(file: &str, text: &str, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
+    fn parse_wide(file: &str, text: &str, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         if wanted.is_empty() {
             return Err(Error::bad_input("unknown table columns")
                 .at(format!("{file}:1"))
-                .expected(format!("{HEAD}, or the columns to check"))
+                .expected(format!("{HEADER}, or the columns to check"))
                 .found(text.lines().next().unwrap_or_default())
                 .hint(
                     "name the columns, for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg",
@@ -236,7 +236,7 @@ fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<us
     head.iter().position(|column| column == name).ok_or_else(|| {
         Error::bad_input("the table lacks a column")
             .at(format!("{file}:1"))
-            .expected(format!("`{name}`"))
+            .expected(format!("a column `{name}`"))
             .found(head.iter().collect::<Vec<_>>().join(", "))
     })
 }
@@ -253,18 +253,18 @@ fn parse_number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
         return Some((String::new(), None, None));
     }
     let (printed, error) = cell.split_once('±').map_or((cell, None), |(value, error)| (value, Some(error)));
-    let (printed, value) = parse_plain(printed)?;
+    let (printed, value) = parse_decimal_or_percentage(printed)?;
     let error = match error {
-        Some(error) => Some(parse_plain(error)?.1),
+        Some(error) => Some(parse_decimal_or_percentage(error)?.1),
         None => None,
     };
     Some((printed, Some(value), error))
 }
 
-fn parse_plain(text: &str) -> Option<(String, f64)> {
+fn parse_decimal_or_percentage(text: &str) -> Option<(String, f64)> {
     let text = text.trim().trim_end_matches('%').trim();
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if digits { Some((text.to_owned(), text.parse::<f64>().ok()?)) } else { None }
+    let is_decimal = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_decimal { Some((text.to_owned(), text.parse::<f64>().ok()?)) } else { None }
 }
 
 #[cfg(test)]
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn parse(lines: &str) -> Result<Vec<PaperNumber>> {
-        PaperNumber::parse("t", &format!("{HEAD}\n{lines}"))
+        PaperNumber::parse("t", &format!("{HEADER}\n{lines}"))
     }
 
     #[test]
