@@ -25,7 +25,8 @@ struct Verdicts {
 }
 
 impl VerdictCache {
-    fn verdicts(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
+    /// Returns the verdicts of a profile on the results in `folders`. Judges the claims on the first call.
+    fn get_or_judge(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (folders, profile.to_owned());
         if let Some(verdicts) = known.get(&key) {
@@ -39,7 +40,7 @@ impl VerdictCache {
     }
 }
 
-/// Checks the verdicts recorded in a results folder.
+/// Checks the verdicts in the `claims.md` of a results folder. Does nothing if the folder has no such file.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -51,7 +52,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
     }
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
     let numbers = &recorded.numbers;
-    let verdicts = verdict_cache.verdicts(sibling_folders(folder), &numbers.profile)?;
+    let verdicts = verdict_cache.get_or_judge(sibling_folders(folder), &numbers.profile)?;
     let judged = claims_about(&numbers.name, &verdicts.judged);
     if judged.is_empty() && text != format_claims(&[]) {
         check.record_difference(
@@ -64,10 +65,10 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
         let claim = entry.claim;
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
-        if let Some(lacking) = needed.find(|name| !verdicts.present_artifacts.contains(*name)) {
+        if let Some(missing) = needed.find(|name| !verdicts.present_artifacts.contains(*name)) {
             check.record_missing(
                 format!("{CLAIMS}, {}", claim.id),
-                format!("the results of `{lacking}` next to this folder"),
+                format!("the results of `{missing}` next to this folder"),
             );
             continue;
         }
@@ -79,7 +80,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
             Some(line) => {
                 check.record_difference(
                     format!("{CLAIMS}, {}", claim.id),
-                    [rest_of_line(line), rest_of_line(&current_line)],
+                    [verdict_columns(line), verdict_columns(&current_line)],
                     None,
                 );
             }
@@ -92,7 +93,8 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
     Ok(check.with_total(all))
 }
 
-fn rest_of_line(line: &str) -> String {
+/// Returns the columns of a claim with the counts and verdicts, without the sentence and its section.
+fn verdict_columns(line: &str) -> String {
     line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
 }
 

@@ -191,6 +191,7 @@ impl CheckResult {
         }
     }
 
+    /// Compares two numbers. They agree if they have equal bits, are both NaN, or differ by at most `tolerance`.
     pub(super) fn compare_numbers(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
@@ -211,10 +212,11 @@ impl CheckResult {
         }
     }
 
+    /// Records a value that cannot be checked. The same value and input are recorded only once.
     pub(super) fn record_missing(&mut self, at: impl Into<String>, missing_input: impl Into<String>) {
-        let lacking = UncheckedValue { at: at.into(), missing_input: missing_input.into() };
-        if !self.unchecked.contains(&lacking) {
-            self.unchecked.push(lacking);
+        let value = UncheckedValue { at: at.into(), missing_input: missing_input.into() };
+        if !self.unchecked.contains(&value) {
+            self.unchecked.push(value);
         }
     }
 

@@ -27,8 +27,9 @@ impl InputFinder {
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 
-    /// Finds a recorded file or folder. If a file is missing or does not match the recorded hashes (`inputs`), returns
-    /// `None` and adds the problem to `check`.
+    /// Finds a recorded file or folder, and adds an agreement to `check` for each of its files. If a file is missing or
+    /// does not match the recorded hashes (`inputs`), returns `None` and adds the problem to `check`. `what` names the
+    /// input.
     pub(super) fn find(
         &self,
         what: &str,
@@ -36,24 +37,24 @@ impl InputFinder {
         inputs: &BTreeMap<String, String>,
         check: &mut CheckResult,
     ) -> Option<PathBuf> {
-        let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
-        let inside: Vec<(&Path, &String)> = inside.collect();
-        if inside.is_empty() {
+        let expected = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
+        let expected: Vec<(&Path, &String)> = expected.collect();
+        if expected.is_empty() {
             check.record_missing(what, format!("recorded hashes of files below {}", path.display()));
             return None;
         }
         let candidates = self.candidates(path);
         if let Some(found) = candidates.iter().find(|base| {
-            inside.iter().all(|(file_name, hash)| self.hash(&joined_file(base, file_name)).as_ref() == Some(*hash))
+            expected.iter().all(|(file_name, hash)| self.hash(&join_file(base, file_name)).as_ref() == Some(*hash))
         }) {
-            inside.iter().for_each(|_| check.record_agreement(0.0));
+            expected.iter().for_each(|_| check.record_agreement(0.0));
             return Some(found.clone());
         }
-        let exists =
-            candidates.iter().find(|base| inside.iter().any(|(file_name, _)| joined_file(base, file_name).exists()));
-        for (file_name, hash) in &inside {
-            let at = format!("{what}: {}", joined_file(path, file_name).display());
-            match exists.map(|base| joined_file(base, file_name)).and_then(|file| Some((self.hash(&file)?, file))) {
+        let existing =
+            candidates.iter().find(|base| expected.iter().any(|(file_name, _)| join_file(base, file_name).exists()));
+        for (file_name, hash) in &expected {
+            let at = format!("{what}: {}", join_file(path, file_name).display());
+            match existing.map(|base| join_file(base, file_name)).and_then(|file| Some((self.hash(&file)?, file))) {
                 Some((found, file)) if found != **hash => {
                     check.record_missing(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
                 }
@@ -76,7 +77,7 @@ impl InputFinder {
     }
 }
 
-fn joined_file(base: &Path, path: &Path) -> PathBuf {
+fn join_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
@@ -86,10 +87,10 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
 /// # Errors
 /// Fails if a file cannot be read.
 pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<CheckResult> {
-    let mut check_files = CheckResult::new(CheckKind::Files);
+    let mut check = CheckResult::new(CheckKind::Files);
     let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
-        check_files.record_missing(Manifest::FILE, "list of file hashes");
-        return Ok(check_files);
+        check.record_missing(Manifest::FILE, "list of file hashes");
+        return Ok(check);
     };
     let mut absent = 0;
     let mut all = 0;
@@ -97,20 +98,20 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         all += 1;
         let file = folder.join(&name);
         if !archive::is_inside(&name) {
-            check_files.record_difference(name, ["a file in this folder", "a path outside the folder"], None);
+            check.record_difference(name, ["a file in this folder", "a path outside the folder"], None);
         } else if !file.exists() && may_be_left_out(&name) {
             absent += 1;
         } else if !file.exists() {
-            check_files.record_difference(name, [hash.as_str(), "no such file"], None);
+            check.record_difference(name, [hash.as_str(), "no such file"], None);
         } else {
             let (found, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
-            check_files.compare_equal(|| name, [hash, found]);
+            check.compare_equal(|| name, [hash, found]);
         }
     }
     notes.extend(
         (absent > 0).then(|| format!("{absent} of {all} listed files are not in the folder (allowed for records)")),
     );
-    Ok(check_files.with_total(all - absent))
+    Ok(check.with_total(all - absent))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) const MAX_ROUNDING_ERROR: f64 = 1e-9;
 /// Recomputes all numbers from their items and compares them with the recorded numbers.
 ///
 /// # Errors
-/// Fails if a table cannot be read.
+/// Fails if the table of channel errors cannot be read.
 pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResult> {
     let mut check = CheckResult::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
@@ -117,14 +117,14 @@ pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
 
 /// Returns the columns of lm-evaluation-harness tasks that have no recorded items, such as metrics that compare
 /// generated texts with references.
-pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
-    let bare_numbers = recorded
+pub(super) fn columns_without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
+    let numbers_without_items = recorded
         .numbers
         .numbers
         .iter()
         .filter(|number| number.record.value.is_some() && number.answers().is_none() && number.losses().is_none())
         .filter(|number| is_defined(recorded, number));
-    bare_numbers.map(|number| number.column.as_str()).collect()
+    numbers_without_items.map(|number| number.column.as_str()).collect()
 }
 
 /// Returns, for each document, the answer that its log-likelihoods select, and whether it is correct. Returns `None` if
@@ -144,7 +144,9 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
 fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
-        let (MetricSource::Flips(flip), Some(flipping)) = (metric.source, number.task_answers()) else { continue };
+        let (MetricSource::Flips(flip), Some(recorded_flips)) = (metric.source, number.task_answers()) else {
+            continue;
+        };
         let same_task: Vec<&ResultRow> = recorded
             .numbers
             .numbers
@@ -162,21 +164,21 @@ fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
             continue;
         };
         let expected = recompute_flips(recorded, flip, dense, variant);
-        let first = flipping
+        let first = recorded_flips
             .iter()
             .zip(&expected)
             .position(|(flips, expected)| expected.is_some_and(|expected| expected != *flips));
         match first {
-            None if flipping.len() == expected.len() => check.record_agreement(0.0),
+            None if recorded_flips.len() == expected.len() => check.record_agreement(0.0),
             None => check.record_difference(
                 item_label(number),
-                [flipping.len(), expected.len()].map(|count| format!("{count} documents")),
+                [recorded_flips.len(), expected.len()].map(|count| format!("{count} documents")),
                 None,
             ),
             Some(index) => {
                 let at = format!("{}, scored document {index}", item_label(number));
-                let words = if flipping[index] { ["flips", "does not flip"] } else { ["does not flip", "flips"] };
-                check.record_difference(at, words, None);
+                let texts = if recorded_flips[index] { ["flips", "does not flip"] } else { ["does not flip", "flips"] };
+                check.record_difference(at, texts, None);
             }
         }
     }

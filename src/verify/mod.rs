@@ -117,12 +117,10 @@ impl PreparedFolder {
             (measures.any(|measure| measure.machine().is_some()))
                 .then(|| "latencies are not verified, because they depend on the machine".to_owned()),
         );
-        let bare: Vec<&str> = metrics::without_items(&recorded).into_iter().collect();
-        notes.extend(
-            (!bare.is_empty()).then(|| {
-                format!("not recomputed, because the record does not contain their items: {}", bare.join(", "))
-            }),
-        );
+        let unchecked_columns: Vec<&str> = metrics::columns_without_items(&recorded).into_iter().collect();
+        notes.extend((!unchecked_columns.is_empty()).then(|| {
+            format!("not recomputed, because the record does not contain their items: {}", unchecked_columns.join(", "))
+        }));
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 

@@ -42,16 +42,16 @@ pub(super) fn check_page(
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();
     let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
-    let places = table.column("cell").zip(table.column("value"));
+    let columns = table.column("cell").zip(table.column("value"));
     for (row, cells) in rows.iter().enumerate() {
         for cell in cells {
             let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
             let text = cell["text"].as_str().unwrap_or_default();
-            let known = places.is_none_or(|(at, place_column)| {
+            let known = columns.is_none_or(|(key_column, value_column)| {
                 let mut lines = (0..table.rows.len()).filter(|&line| {
-                    table.rows[line].get(at).is_some_and(|keys| keys.split("; ").any(|part| part == key))
+                    table.rows[line].get(key_column).is_some_and(|keys| keys.split("; ").any(|part| part == key))
                 });
-                lines.any(|line| table.number(line, place_column).is_some_and(|found| nearly_equal(found, value)))
+                lines.any(|line| table.number(line, value_column).is_some_and(|found| nearly_equal(found, value)))
             });
             if !known {
                 check.record_difference(
@@ -67,7 +67,7 @@ pub(super) fn check_page(
         }
     }
     let file = file_name(markdown);
-    let body = markdown_rows(markdown)?;
+    let body = read_markdown_rows(markdown)?;
     if body.len() != rows.len() {
         check.record_difference(
             &file,
@@ -101,7 +101,7 @@ fn row_label(row: usize, key: &str) -> String {
 /// of the page.
 fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> Result<()> {
     let file = file_name(latex);
-    let body = latex_rows(latex)?;
+    let body = read_latex_rows(latex)?;
     let rows: Vec<Vec<String>> = rows
         .iter()
         .map(|row: &Vec<&Value>| -> Vec<String> {
@@ -117,15 +117,15 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A row in a transposed table contains the numbers from one column of the page, along with those for other
-        // metrics of the same prompt.
+        // A transposed table has one row per timed prompt. Row `line` contains every `body.len()`-th column of the
+        // page, starting at `line`: one column per metric of that prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
         // Skip the leading columns, which contain the prompt length and batch size.
-        let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
-        for cell in unmatched_cells(&cells[before..], texts, check) {
+        let skipped = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
+        for cell in unmatched_cells(&cells[skipped..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
             check.record_difference(position, [cell, "no such number in that row of page.json".to_owned()], None);
         }
@@ -138,7 +138,7 @@ const SHADE_COMMAND: &str = "\\rowcolor{gray!15}";
 
 /// Returns the cells whose numbers appear in none of `texts`. Each entry in `texts` can match only one cell.
 fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
-    let mut strange = Vec::new();
+    let mut unmatched = Vec::new();
     for cell in cells {
         let bare = cell.replace(SHADE_COMMAND, "");
         if extract_numbers(&bare).is_empty() {
@@ -149,10 +149,10 @@ fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckRe
                 texts.swap_remove(at);
                 check.record_agreement(0.0);
             }
-            None => strange.push(cell.trim().to_owned()),
+            None => unmatched.push(cell.trim().to_owned()),
         }
     }
-    strange
+    unmatched
 }
 
 /// Extracts the printed numbers from a string, ignoring markup.
@@ -169,7 +169,8 @@ fn contains_numbers(cell: &str, text: &str) -> bool {
     extract_numbers(text).iter().all(|number| shown.any(|known| known == *number))
 }
 
-pub(super) fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+/// Reads the cells of each row of a Markdown table.
+pub(super) fn read_markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let body = text.lines().skip_while(|line| !line.starts_with("| --")).skip(1);
     Ok(body
@@ -179,7 +180,7 @@ pub(super) fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
 }
 
 /// Reads the numeric cells in each row of a LaTeX table.
-fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+fn read_latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
     let columns: Vec<char> = columns.map_or(Vec::new(), |(columns, _)| columns.chars().collect());

@@ -20,7 +20,7 @@ use crate::pipeline::plan::{BackbonePlan, Evaluation};
 
 pub(super) struct DrawnSample {
     /// Sampled cells, by engine.
-    parts: Vec<EngineGrid>,
+    engine_grids: Vec<EngineGrid>,
     /// Fraction of the chunks that are recomputed.
     fraction: f64,
     inputs: CheckResult,
@@ -41,7 +41,7 @@ struct EngineGrid {
 /// calibration.
 pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
-    for part in all.iter().flat_map(|drawn| &drawn.parts) {
+    for part in all.iter().flat_map(|drawn| &drawn.engine_grids) {
         match joined.iter_mut().find(|group| group.is_compatible_with(part)) {
             Some(group) => group.merge_grid(part),
             None => joined.push(part.without_evaluations()),
@@ -97,8 +97,11 @@ pub(super) fn draw_sample(
     finder: &InputFinder,
     notes: &mut Vec<String>,
 ) -> DrawnSample {
-    let mut drawn =
-        DrawnSample { parts: Vec::new(), fraction: request.fraction, inputs: CheckResult::new(CheckKind::Inputs) };
+    let mut drawn = DrawnSample {
+        engine_grids: Vec::new(),
+        fraction: request.fraction,
+        inputs: CheckResult::new(CheckKind::Inputs),
+    };
     let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -116,15 +119,16 @@ pub(super) fn draw_sample(
         calibrated.map_or_else(|| cell.backbone.clone(), calibration_group)
     });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
-    let (places, fraction) = sample_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.fraction);
+    let (indices, fraction) = sample_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.fraction);
     drawn.fraction = fraction;
-    let mut cut = grid.clone();
-    cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
-    cut.evaluate.latency.clear();
-    keep_available(&mut cut, recorded, finder, &mut drawn.inputs);
-    let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
+    let mut sampled = grid.clone();
+    sampled.cells = indices.iter().map(|&at| grid.cells[at].clone()).collect();
+    sampled.evaluate.latency.clear();
+    remove_unavailable(&mut sampled, recorded, finder, &mut drawn.inputs);
+    let engines: BTreeSet<ComputeId> =
+        sampled.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
-        let mut subset = cut.clone();
+        let mut subset = sampled.clone();
         subset.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = subset.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
@@ -134,7 +138,7 @@ pub(super) fn draw_sample(
         let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
         let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch_tokens);
         let settings = RunSettings { engine: engine_request, batch_tokens: batch.or(base.batch_tokens), ..base };
-        drawn.parts.push(EngineGrid { grid: subset, settings, engine });
+        drawn.engine_grids.push(EngineGrid { grid: subset, settings, engine });
     }
     drawn
 }
@@ -175,7 +179,7 @@ impl DrawnSample {
     /// Fails if the user interrupts the estimate. Other failures are reported when the sample is recomputed.
     pub(super) fn estimate_work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
         let mut work = RecomputeCost::default();
-        for EngineGrid { grid, settings, .. } in &self.parts {
+        for EngineGrid { grid, settings, .. } in &self.engine_grids {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
             let draw = self.chunk_sampler(request);
@@ -199,14 +203,14 @@ impl DrawnSample {
     pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<CheckResult>> {
         let draw = self.chunk_sampler(request);
         let mut checks = Checks::new(self.inputs);
-        for EngineGrid { grid, settings, engine } in &self.parts {
+        for EngineGrid { grid, settings, engine } in &self.engine_grids {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.record_missing(format!("cells on the engine {engine}"), error.one_line()),
             }
         }
-        Ok(checks.all(recorded))
+        Ok(checks.into_results(recorded))
     }
 }
 
@@ -234,7 +238,7 @@ fn unavailable_note(id: &ComputeId) -> Option<String> {
 }
 
 /// Removes from a grid all cells and evaluations whose inputs are missing on this machine.
-fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFinder, check: &mut CheckResult) {
+fn remove_unavailable(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFinder, check: &mut CheckResult) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
     let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {
@@ -261,11 +265,12 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFinder
     evaluate.groups.clear();
 }
 
-/// Samples a fraction of the indices, but at least one. Returns them in ascending order.
-pub(super) fn sample_indices(seed: u64, what: &str, all: usize, fraction: f64) -> Vec<usize> {
-    let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
+/// Samples a fraction of the indices below `count`, but at least one. Returns them in ascending order. Samples with
+/// different labels are independent.
+pub(super) fn sample_indices(seed: u64, label: &str, count: usize, fraction: f64) -> Vec<usize> {
+    let names: Vec<String> = (0..count).map(|at| format!("{label}/{at}")).collect();
     let chosen = sample_names(seed, &names.iter().collect::<Vec<_>>(), fraction);
-    (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
+    (0..count).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
 /// Samples cells. Also returns the fraction of chunks to sample in each of them.
@@ -274,22 +279,22 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, fraction: f64) -
 /// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,
 /// so folders with the same cells share the work.
 pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], fraction: f64) -> (Vec<usize>, f64) {
-    let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let chosen = sample_names(seed, &kinds, fraction.sqrt());
-    let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
-    let group_names: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
-    let part = (fraction * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
-    let chosen = sample_names(seed, &group_names, part.sqrt());
-    let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
-    let part = (fraction * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
-    (cells, part)
+    let distinct_groups: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let chosen = sample_names(seed, &distinct_groups, fraction.sqrt());
+    let candidates: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
+    let candidate_names: Vec<&String> = candidates.iter().map(|&at| &names[at]).collect();
+    let remaining = (fraction * groups.len() as f64 / candidates.len().max(1) as f64).min(1.0);
+    let chosen = sample_names(seed, &candidate_names, remaining.sqrt());
+    let cells: Vec<usize> = candidates.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
+    let remaining = (fraction * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
+    (cells, remaining)
 }
 
 /// Samples a fraction of the names, but at least one. Picks the names with the smallest hashes of seed and name, so
 /// that their order does not matter.
-fn sample_names<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+fn sample_names<'a>(seed: u64, names: &[&'a String], fraction: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
-    let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
+    let count = ((fraction * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
         names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
     all.sort_unstable();

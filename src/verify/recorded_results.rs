@@ -108,17 +108,17 @@ fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedD
     for row in 0..frame.height() {
         let (Some(cell), Some(task)) = (cells.get(row), tasks.get(row)) else { continue };
         let documents = all.entry((cell.to_owned(), task.to_owned())).or_default();
-        if count_of(choices.get(row)) == 0 {
+        if to_count(choices.get(row)) == 0 {
             let gold = gold.get(row).unwrap_or(-1);
-            documents.push(RecordedDocument { id: count_of(ids.get(row)), gold, choices: Vec::new() });
+            documents.push(RecordedDocument { id: to_count(ids.get(row)), gold, choices: Vec::new() });
         }
         if let Some(document) = documents.last_mut() {
             document.choices.push(ChoiceResult {
                 log_likelihood: values.get(row).unwrap_or(f64::NAN),
-                characters: count_of(characters.get(row)),
-                bytes: count_of(bytes.get(row)),
-                tokens: count_of(tokens.get(row)),
-                truncated_left: count_of(cut.get(row)),
+                characters: to_count(characters.get(row)),
+                bytes: to_count(bytes.get(row)),
+                tokens: to_count(tokens.get(row)),
+                truncated_left: to_count(cut.get(row)),
                 greedy: greedy.get(row).unwrap_or_default(),
             });
         }
@@ -126,6 +126,6 @@ fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedD
     Ok(all)
 }
 
-fn count_of(count: Option<u64>) -> usize {
+fn to_count(count: Option<u64>) -> usize {
     count.unwrap_or_default() as usize
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::finding::{CheckKind, CheckResult};
-use super::page_table::{check_page, markdown_rows, parse_printed};
+use super::page_table::{check_page, parse_printed, read_markdown_rows};
 use super::printed_table::{PrintedTable, file_name, nearly_equal};
 use super::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
@@ -50,16 +50,18 @@ fn is_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| nearly_equal(one, two))
 }
 
+/// Returns the kind of error that the numbers of a metric have.
 fn spread_kind(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
 
-struct ExpectedLine {
+/// Value and error that a row of a tidy table must contain.
+struct ExpectedNumber {
     value: Option<f64>,
     error: Option<(Spread, f64)>,
 }
 
-impl ExpectedLine {
+impl ExpectedNumber {
     fn from_record(record: &Record) -> Self {
         Self { value: record.value, error: record.error.map(|error| (spread_kind(record), error)) }
     }
@@ -88,11 +90,11 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
             numbers.map(|number| &number.record).collect()
         };
         let is_over_seeds = seeds.is_some_and(|at| table.number(row, at).is_some());
-        let expected: Vec<ExpectedLine> = match cells.as_slice() {
-            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedLine::from_record).collect(),
+        let expected: Vec<ExpectedNumber> = match cells.as_slice() {
+            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedNumber::from_record).collect(),
             several => {
                 let each: Vec<f64> = several.iter().filter_map(|cell| numbers(cell).first()?.value).collect();
-                vec![ExpectedLine::over_seeds(&each)]
+                vec![ExpectedNumber::over_seeds(&each)]
             }
         };
         let mut compare = |position: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
@@ -125,21 +127,22 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     }
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
-    let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
+    let number_columns: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
     // Skip a table that is averaged over seeds, because each of its rows covers several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
-    let mut free: Vec<&BTreeMap<String, Option<f64>>> = cells.values().collect();
+    let mut unmatched_cells: Vec<&BTreeMap<String, Option<f64>>> = cells.values().collect();
     for row in 0..table.rows.len() {
-        let Some(nearest) = (0..free.len()).min_by_key(|&at| missing_columns(table, &text_cells, row, free[at]).len())
+        let Some(nearest) = (0..unmatched_cells.len())
+            .min_by_key(|&at| differing_columns(table, &number_columns, row, unmatched_cells[at]).len())
         else {
             let at = format!("{}, line {}", table.name, row + 2);
             check.record_difference(at, ["a row", "no such cell in numbers.json"], None);
             continue;
         };
-        let wrong = missing_columns(table, &text_cells, row, free.remove(nearest));
-        (wrong.len()..text_cells.len()).for_each(|_| check.record_agreement(0.0));
+        let wrong = differing_columns(table, &number_columns, row, unmatched_cells.remove(nearest));
+        (wrong.len()..number_columns.len()).for_each(|_| check.record_agreement(0.0));
         for (at, computed) in wrong {
             table.record_difference(
                 format!("{}, line {}, {}", table.name, row + 2, table.heads[at]),
@@ -151,13 +154,14 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     }
 }
 
-fn missing_columns(
+/// Returns the columns in which a row differs from the values of a cell, each with the value of the cell.
+fn differing_columns(
     table: &PrintedTable,
-    text_cells: &[(usize, &str)],
+    number_columns: &[(usize, &str)],
     row: usize,
     values_by_column: &BTreeMap<String, Option<f64>>,
 ) -> Vec<(usize, Option<f64>)> {
-    text_cells
+    number_columns
         .iter()
         .filter_map(|(at, head)| {
             let value = values_by_column.get(*head).copied().flatten();
@@ -174,10 +178,10 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     }
     let frame = read_frame(&path)?;
     let folder = tempfile::tempdir().map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))?;
-    let again = folder.path().join("again.csv");
-    write_csv(&again, &frame)?;
+    let rewritten = folder.path().join("again.csv");
+    write_csv(&rewritten, &frame)?;
     let one = regular::read(csv)?;
-    let two = regular::read(&again)?;
+    let two = regular::read(&rewritten)?;
     let one = String::from_utf8_lossy(&one);
     let two = String::from_utf8_lossy(&two);
     match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
@@ -186,7 +190,7 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
             let line = difference.unwrap_or(one.lines().count().min(two.lines().count()));
             check.record_difference(
                 format!("{} and {}, line {}", file_name(csv), file_name(&path), line + 1),
-                [nth_line(line, &one), nth_line(line, &two)],
+                [get_line(line, &one), get_line(line, &two)],
                 None,
             );
         }
@@ -194,7 +198,7 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     Ok(())
 }
 
-fn nth_line(line: usize, text: &str) -> String {
+fn get_line(line: usize, text: &str) -> String {
     text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
@@ -208,7 +212,7 @@ fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut CheckResul
     let is_number: Vec<bool> =
         alignment.trim_matches('|').split(" | ").map(|cell| cell.trim().ends_with(':')).collect();
     let labels: Vec<[String; 2]> = (0..table.rows.len()).map(|line| row_labels(table, line)).collect();
-    for (row, cells) in markdown_rows(path)?.iter().enumerate() {
+    for (row, cells) in read_markdown_rows(path)?.iter().enumerate() {
         let shows = |label: &String| cells.iter().any(|cell| cell.trim() == label);
         let is_shown = [0, 1].map(|kind| labels.iter().any(|line| shows(&line[kind])));
         let lines =
@@ -248,7 +252,7 @@ fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, ch
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
     let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();
-    let rows = markdown_rows(path)?;
+    let rows = read_markdown_rows(path)?;
     if rows.len() != table.rows.len() {
         let counts = [rows.len(), table.rows.len()].map(|count| format!("{count} rows"));
         check.record_difference(format!("{} and {}", file_name(path), table.name), counts, None);

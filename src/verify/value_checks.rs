@@ -77,8 +77,8 @@ impl Checks {
                     items && recorded.measure(number) == Some(&*scores.measure)
                 })
                 .collect();
-            let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
-            if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
+            let has_no_metric = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
+            if numbers.is_empty() && !has_no_metric && cell_numbers.iter().all(|number| number.failure.is_none()) {
                 self.inputs.record_missing(format!("{name} on {}", scores.label), "recorded items of this metric");
             }
             for number in numbers {
@@ -173,7 +173,7 @@ impl Checks {
     }
 
     /// Returns all checks, each with the number of recorded values of its kind.
-    pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<CheckResult> {
+    pub(super) fn into_results(self, recorded: &ReferenceRun) -> Vec<CheckResult> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
             let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
@@ -229,7 +229,7 @@ fn compare_boundaries(
         let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
         let solved = tolerance.perplexity.max(enlarged.min(1.0));
         let numbers = &two.numbers;
-        let figures = [
+        let diagnostics = [
             ("mean absolute error", one.boundary_mae, numbers.boundary_mae, tolerance.perplexity),
             ("norm of the change", one.delta_norm, numbers.delta_norm, tolerance.perplexity),
             ("norm of M", one.m_norm, numbers.m_norm, solved),
@@ -238,11 +238,11 @@ fn compare_boundaries(
         ];
         let scale =
             |what: &str, reference: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { reference.abs() };
-        let far = figures.iter().find(|(what, one, two, part)| {
-            let by = (one - two).abs();
-            !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
+        let mismatch = diagnostics.iter().find(|(what, one, two, relative_tolerance)| {
+            let difference = (one - two).abs();
+            !(difference <= relative_tolerance * scale(what, *one) || one.to_bits() == two.to_bits())
         });
-        match far {
+        match mismatch {
             None => check.record_agreement((one.boundary_mae - numbers.boundary_mae).abs()),
             Some((what, one, two, _)) => {
                 check.record_difference(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));

@@ -107,7 +107,7 @@ fn downsample(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let sum: usize = (0..FACTOR * SUPERSAMPLING)
+                let sum: usize = (0..SUPERSAMPLING * SUPERSAMPLING)
                     .map(|at| {
                         usize::from(
                             fine[(y * SUPERSAMPLING + at / SUPERSAMPLING) * stride
