@@ -115,7 +115,7 @@ impl Artifact {
             false => {
                 let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
                 let texts = self.file.grid_with(profile, overrides, &shown);
-                texts.map_err(|error| error.hint(NEEDS_TEXTS))?
+                texts.map_err(|error| error.hint(GATE_TEXTS_HINT))?
             }
         };
         dense.cells.retain(Cell::is_dense);
@@ -147,8 +147,8 @@ fn has_scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
 
-/// Hint shown when a figure without scores needs evaluation texts for the gate.
-const NEEDS_TEXTS: &str =
+/// Hint shown when an artifact without scores needs evaluation texts for the gate.
+const GATE_TEXTS_HINT: &str =
     "provide the texts with which the gate checks the dense backbone against the paper, or pass --no-gate";
 
 /// Lists all artifacts in a directory, tables first, in paper order.

@@ -72,7 +72,7 @@ pub(super) fn format_comparison(table: &Table) -> String {
         judged => format!("compared with the paper: {same} of {judged} values within tolerance\n"),
     };
     if other > 0 {
-        text.push_str(&format!("compared with the paper: {other} values not compared, because the protocol differs\n"));
+        text.push_str(&format!("not compared with the paper: {other} values, because the protocol differs\n"));
     }
     for (shown, comparison) in compared.iter().filter(|(_, comparison)| comparison.verdict != PaperVerdict::Same) {
         let record = &shown.measurement.record;
@@ -109,7 +109,7 @@ pub struct GateFailure {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gate {
     pub misses: Vec<GateFailure>,
-    /// Backbones from the paper that have no comparable dense number, with the reason.
+    /// Backbones from the paper whose dense scores cannot be compared with the paper's, each with the reason.
     pub unknown: Vec<(String, String)>,
 }
 

@@ -84,7 +84,7 @@ fn settings_with(option: &str, value: &str) -> Arc<Settings> {
 }
 
 #[test]
-fn value_is_compared_with_the_same_paper_condition() {
+fn value_is_compared_with_the_papers_value_for_its_condition() {
     let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
     let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
     let comparison = compare_with_paper(&paper, &tolerance, "c4:32", "ppl_c4", 101.5).unwrap();

@@ -100,8 +100,8 @@ fn screen_shows_ranks_failures_and_significance() {
             "LLaMA-3-8B 0/32 Dense 70.00 6.71",
             "LLaMA-3-8B 7/32 LLM-Streamline 40.00 2.50e7",
             "LLaMA-3-8B 7/32 Linear Patch (Diag) 50.00° failed",
-            // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way round.
-            // McNemar's exact test therefore gives p = 2 · ½¹².
+            // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way
+            // round. McNemar's exact test therefore gives p = 2 · ½¹².
             "LLaMA-3-8B 7/32 Ghost Layer (Ours) 62.50*+ 21.62*",
         ]
     );
@@ -318,7 +318,7 @@ fn equal_printed_values_tie_and_failed_cell_is_never_best() {
 }
 
 #[test]
-fn user_defined_task_is_ranked_by_its_highest_accuracy() {
+fn user_defined_task_ranks_the_highest_accuracy_first() {
     for name in ["race_v2", "my-questions"] {
         let description = describe_table(false, &rows(), &[name]);
         let mut numbers = numbers();
@@ -411,7 +411,7 @@ fn significance_can_be_computed_against_a_named_method() {
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
     let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
-    // This method answers three more documents correctly than ghosted, which is not a significant difference.
+    // This method answers three documents correctly that `ghosted` answers wrongly, which is not significant.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = lay_out(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();

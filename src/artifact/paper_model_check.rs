@@ -10,7 +10,7 @@ use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 
-/// Files that identify a model in addition to its weights. Other files do not affect any number.
+/// Files that identify a model in addition to its weights. The other files of its repository affect no number.
 const METADATA_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS_EXTENSION: &str = ".safetensors";
 

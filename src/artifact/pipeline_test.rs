@@ -12,14 +12,14 @@ use crate::pipeline::exec::GridOutcome;
 use crate::results::StoredResults;
 
 #[test]
-fn scores_that_an_artifact_hides_need_no_data() {
+fn scores_that_an_artifact_does_not_show_need_no_data() {
     let bench = Bench::new();
     let grid = bench.grid(&[]);
     let corpora: Vec<&str> = grid.evaluate.perplexity.iter().map(|text| text.corpus.as_str()).collect();
     assert_eq!((corpora, grid.evaluate.tasks.len(), grid.tasks.len()), (vec!["c4"], 0, 0));
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4"]);
     let error = bench.artifact.file.grid(None, &[]).unwrap_err();
-    assert!(error.to_string().contains("nowhere"), "`run` needs all of them: {error}");
+    assert!(error.to_string().contains("nowhere"), "`run` needs all data: {error}");
 }
 
 #[test]

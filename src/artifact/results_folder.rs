@@ -49,7 +49,7 @@ impl ResultsFolder {
     /// Determines the folder for a run, which is normally `NAME/PROFILE`.
     ///
     /// The run gets a separate folder such as `NAME/PROFILE+depth=2-1a2b3c4d` if it overrides settings or uses another
-    /// engine. The same applies if the normal folder holds results with another description.
+    /// engine. The same applies if the normal folder contains results with another description.
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();

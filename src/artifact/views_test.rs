@@ -138,7 +138,7 @@ fn cells_that_differ_in_one_setting_have_distinct_labels() {
 }
 
 #[test]
-fn view_settings_cover_every_option_of_the_paper() {
+fn setting_overrides_cover_every_option_of_a_paper_cell() {
     let known: Vec<&str> = setting_overrides().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),

@@ -1,5 +1,5 @@
-//! Checks the numbers in a results folder against their recorded items, such as answers and losses. Does not need the
-//! models.
+//! Checks the numbers in a results folder against the answers and losses from which they were computed. Does not need
+//! the models.
 
 use std::collections::BTreeSet;
 use std::path::Path;

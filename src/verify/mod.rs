@@ -119,7 +119,10 @@ impl PreparedFolder {
         );
         let unchecked_columns: Vec<&str> = metrics::columns_without_items(&recorded).into_iter().collect();
         notes.extend((!unchecked_columns.is_empty()).then(|| {
-            format!("not recomputed, because the record does not contain their items: {}", unchecked_columns.join(", "))
+            format!(
+                "not recomputed, because the record contains no answers or losses for them: {}",
+                unchecked_columns.join(", ")
+            )
         }));
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }

@@ -21,7 +21,7 @@ use crate::pipeline::plan::{BackbonePlan, Evaluation};
 pub(super) struct DrawnSample {
     /// Sampled cells, by engine.
     engine_grids: Vec<EngineGrid>,
-    /// Fraction of the chunks that are recomputed.
+    /// Fraction of the chunks (batches of windows or documents) that are recomputed.
     fraction: f64,
     inputs: CheckResult,
 }
@@ -105,7 +105,7 @@ pub(super) fn draw_sample(
     let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
-            drawn.inputs.record_missing("the grid of the run", error.one_line());
+            drawn.inputs.record_missing("the grid of the run", format!("readable settings ({})", error.one_line()));
             return drawn;
         }
     };
@@ -207,7 +207,10 @@ impl DrawnSample {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.record_missing(format!("cells on the engine {engine}"), error.one_line()),
+                Err(error) => checks.inputs.record_missing(
+                    format!("cells on the engine {engine}"),
+                    format!("recomputed values ({})", error.one_line()),
+                ),
             }
         }
         Ok(checks.into_results(recorded))

@@ -46,7 +46,7 @@ impl Checks {
             let name = grid.cells[cell.cell].to_string();
             self.inputs.record_missing(
                 name,
-                format!("a number with this identity (recorded by {})", recorded.numbers.program),
+                format!("a cell with the same settings in the record by {}", recorded.numbers.program),
             );
             return;
         };
@@ -55,7 +55,7 @@ impl Checks {
         if let Some(failure) = &cell.failure {
             match cell_numbers.iter().any(|number| number.failure.is_some()) {
                 true => self.operators.record_agreement(0.0),
-                false => self.operators.record_missing(name, format!("a result: {failure}")),
+                false => self.operators.record_missing(name, format!("recomputed values ({failure})")),
             }
             return;
         }
@@ -79,7 +79,8 @@ impl Checks {
                 .collect();
             let has_no_metric = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
             if numbers.is_empty() && !has_no_metric && cell_numbers.iter().all(|number| number.failure.is_none()) {
-                self.inputs.record_missing(format!("{name} on {}", scores.label), "recorded items of this metric");
+                self.inputs
+                    .record_missing(format!("{name} on {}", scores.label), "recorded answers or losses of this metric");
             }
             for number in numbers {
                 // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.

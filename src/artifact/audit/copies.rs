@@ -336,7 +336,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn row_with_stated_or_unknown_calibration_size_is_accepted() {
+    fn row_matching_the_stated_size_or_no_size_is_accepted() {
         assert!(audit_findings("19.00").is_empty());
         assert!(audit_findings("21.00").is_empty());
     }

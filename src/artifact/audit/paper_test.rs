@@ -119,7 +119,7 @@ fn repeated_latencies_agree_within_their_deviation() {
 }
 
 #[test]
-fn main_rows_have_32_calibration_sequences() {
+fn rows_of_tables_3_and_5_match_32_calibration_sequences() {
     let findings = findings_for(Check::Calibration);
     let row = "llama-3.1-8b, 7/32, llm-streamline, ghosted, c4";
     assert_eq!(

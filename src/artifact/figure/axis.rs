@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_numbers_have_equal_decimals() {
+    fn bar_labels_of_one_chart_have_equal_decimals() {
         assert_eq!(format_values(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
         assert_eq!(format_values(&[12.34, 0.51]), ["12.34", "0.51"]);
         assert_eq!(format_values(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);

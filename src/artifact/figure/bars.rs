@@ -85,7 +85,7 @@ impl BarChart {
             return Err(Error::bad_input("a series of the bar chart does not have one value per group")
                 .at(series.label.as_str())
                 .expected(format!("{} values", self.groups.len()))
-                .found(series.values.len().to_string()));
+                .found(format!("{} values", series.values.len())));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
             let number = drawable(value.value)?;
@@ -241,7 +241,7 @@ impl DotChart {
             return Err(Error::bad_input("a method does not have one list of values per group")
                 .at(method.label.as_str())
                 .expected(format!("{} lists", self.groups.len()))
-                .found(method.values.len().to_string()));
+                .found(format!("{} lists", method.values.len())));
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));

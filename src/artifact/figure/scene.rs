@@ -170,7 +170,7 @@ fn split_into_dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoi
     }
     let mut parts = Vec::new();
     let mut part: Vec<ScenePoint> = places.first().copied().into_iter().collect();
-    // Index of the current dash or gap. `left` is its remaining length.
+    // Index of the current dash or gap in `lengths`. `left` is its remaining length.
     let mut which = 0;
     let mut left = lengths[0];
     for pair in places.windows(2) {

@@ -70,8 +70,9 @@ pub struct ComputedBy {
     pub results: usize,
     /// Total computing time, in seconds.
     pub seconds: f64,
-    /// UTC time of the first result. `last` is that of the last one.
+    /// UTC time of the first result.
     pub first: String,
+    /// UTC time of the last result.
     pub last: String,
 }
 

@@ -72,7 +72,8 @@ fn figure_size(root: &str) -> Option<(f64, f64)> {
     Some((parse_pixels(sides.next()?)?, parse_pixels(sides.next()?)?))
 }
 
-/// Parses a length without a unit, in pixels or in points. Returns `None` for other units.
+/// Parses a length with the unit `pt`, `px` or none, and returns it in pixels. Returns `None` for other units and for
+/// lengths that are not positive.
 fn parse_pixels(text: &str) -> Option<f64> {
     let text = text.trim();
     let (text, scale) = match text.strip_suffix("pt") {

@@ -50,8 +50,9 @@ struct HeaderCell {
     class: String,
     /// Index of the column, or `None` for a heading that spans several columns.
     column: Option<usize>,
-    /// Number of columns that the header cell spans. `rows` is the number of header rows that it spans.
+    /// Number of columns that the header cell spans.
     columns: usize,
+    /// Number of header rows that the header cell spans.
     rows: usize,
     higher_is_better: Option<bool>,
 }
@@ -119,7 +120,7 @@ pub(super) fn build_table(
         return Err(Error::job("a table row has the wrong number of cells")
             .at(format!("{title}, row {}", index + 1))
             .expected(format!("{} cells", view.columns.len()))
-            .found(row.cells.len().to_string()));
+            .found(format!("{} cells", row.cells.len())));
     }
     let view = &keep_requested_columns(view);
     let layout = TableLayout::new(view);

@@ -64,7 +64,7 @@ pub fn render(page: &Page) -> Result<String> {
     if let Some(twice) = page.artifacts.iter().find(|artifact| !seen.insert((&artifact.profile, &artifact.name))) {
         return Err(Error::job("two artifacts on the page have the same name")
             .at(format!("profile `{}`", twice.profile))
-            .found(twice.name.clone()));
+            .found(format!("`{}`", twice.name)));
     }
     let shown = sort_artifacts(page);
     let leading = shown.iter().take_while(|artifact| is_leading(artifact, page)).count();

@@ -127,7 +127,7 @@ fn object_note(maker: usize) -> ObjectNote {
 }
 
 #[test]
-fn last_label_column_is_the_row_header() {
+fn last_text_column_is_the_row_header_by_default() {
     let mut page = large_page(1);
     assert!(render(&page).unwrap().contains("<th scope=\"row\" class=\"t l\">Linear Patch (Rotate)</th>"));
     page.artifacts[0].tables[0].columns[1].label = true;
