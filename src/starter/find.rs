@@ -31,7 +31,7 @@ impl Model {
     fn read(folder: &Path) -> Result<Self> {
         let config = Config::read(folder)?;
         check_weights(&config, folder)?;
-        let tokenizer = Tokenizer::load(parts::tokenizer(folder))?;
+        let tokenizer = Tokenizer::load(parts::tokenizer_path(folder))?;
         if tokenizer.vocab_size() > config.vocab {
             return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
                 .expected(format!("token ids below {}", config.vocab))

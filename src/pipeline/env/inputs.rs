@@ -56,10 +56,10 @@ impl Inputs {
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
-            files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
+            files.extend([parts::config_path(&backbone.path), parts::tokenizer_path(&backbone.path)]);
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::sibling_file(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
-            files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
+            files.extend(corpus::files_beside(&parts::tokenizer_path(&backbone.path)));
             if grid.task_data().any(|(_, data)| data.is_generative()) {
                 files.extend(Some(parts::sibling_file(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
@@ -103,7 +103,7 @@ impl Inputs {
 
     /// Returns the hash of a tokenizer, which covers its file and the tokens that neighboring files add.
     fn hash_tokenizer(&self, folder: &Path) -> Result<String> {
-        let file = parts::tokenizer(folder);
+        let file = parts::tokenizer_path(folder);
         let file_hash = self.file_hash(&file)?.to_owned();
         let files_beside = corpus::files_beside(&file);
         let files: Vec<&Path> = [file.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
@@ -127,7 +127,7 @@ impl Inputs {
     /// Reads `config.json` and `tokenizer_config.json`. The latter is completed with the special tokens from other
     /// tokenizer files. A missing file is read as null.
     pub fn read_configs(&self, folder: &Path) -> Result<[Value; 2]> {
-        let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
+        let [config, tokenizer] = [parts::config_path(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
         let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
         self.read_unchanged(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
@@ -149,7 +149,7 @@ impl Inputs {
     /// Fails if the backbone has no chat template.
     pub(crate) fn read_chat_template(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
-        self.read_unchanged(&[&parts::config(folder), &files[0], &files[1]], || {
+        self.read_unchanged(&[&parts::config_path(folder), &files[0], &files[1]], || {
             sandbox::check_probe(Probe::Chat { folder: folder.to_owned() })?;
             ChatTemplate::from_folder(folder)
         })

@@ -45,7 +45,7 @@ impl GridOutcome {
             .iter()
             .filter_map(|cell| {
                 let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
-                self.inputs.get(&parts::tokenizer(folder).display().to_string())
+                self.inputs.get(&parts::tokenizer_path(folder).display().to_string())
             })
             .collect::<BTreeSet<_>>()
             .len()

@@ -110,7 +110,7 @@ impl<'a> BackboneContents<'a> {
 
     /// Returns the token used in place of an empty context.
     fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
-        let tokenizer = parts::tokenizer(&self.folder);
+        let tokenizer = parts::tokenizer_path(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 

@@ -152,7 +152,7 @@ impl BackbonePlan {
         let folder = grid.backbones[name].path.clone();
         let weights = grid.backbones[name].weights.as_ref();
         let mut config =
-            inputs.read_unchanged(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
+            inputs.read_unchanged(&[&parts::config_path(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
         let files = inputs.backbone_files(&folder)?;

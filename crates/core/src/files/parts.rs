@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::gguf::is_gguf;
 use crate::error::{Error, Result};
 
-pub fn config(backbone: &Path) -> PathBuf {
+pub fn config_path(backbone: &Path) -> PathBuf {
     if is_gguf(backbone) { backbone.to_owned() } else { backbone.join("config.json") }
 }
 
 /// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because GGUF
 /// cannot represent every tokenizer completely.
-pub fn tokenizer(backbone: &Path) -> PathBuf {
+pub fn tokenizer_path(backbone: &Path) -> PathBuf {
     match sibling_file(backbone, "tokenizer.json") {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
         file => file,
@@ -23,7 +23,7 @@ pub fn tokenizer(backbone: &Path) -> PathBuf {
 /// # Errors
 /// Fails with exit code 3 if a folder has no `tokenizer.json` or the GGUF file does not exist.
 pub fn check_tokenizer(backbone: &Path) -> Result<()> {
-    let file = tokenizer(backbone);
+    let file = tokenizer_path(backbone);
     if file.exists() { Ok(()) } else { Err(missing_tokenizer_error(&file)) }
 }
 
@@ -57,11 +57,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.GGUF");
         std::fs::write(&file, "").unwrap();
-        assert_eq!((config(&file), tokenizer(&file)), (file.clone(), file.clone()));
+        assert_eq!((config_path(&file), tokenizer_path(&file)), (file.clone(), file.clone()));
         std::fs::write(folder.path().join("tokenizer.json"), "").unwrap();
-        assert_eq!(tokenizer(&file), folder.path().join("tokenizer.json"));
-        assert_eq!(tokenizer(folder.path()), folder.path().join("tokenizer.json"));
-        assert_eq!(config(folder.path()), folder.path().join("config.json"));
+        assert_eq!(tokenizer_path(&file), folder.path().join("tokenizer.json"));
+        assert_eq!(tokenizer_path(folder.path()), folder.path().join("tokenizer.json"));
+        assert_eq!(config_path(folder.path()), folder.path().join("config.json"));
         assert!(is_backbone(&file) && is_backbone(folder.path()) && !is_backbone(&folder.path().join("none.gguf")));
     }
 }

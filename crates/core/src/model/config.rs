@@ -131,7 +131,7 @@ impl Config {
     /// the expected and found values. Also fails for ghostlab exports with operators or removed sublayers, because
     /// ignoring either would change the model.
     pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_with_attachments(folder)?.reject_export(&parts::config(folder))
+        Self::read_with_attachments(folder)?.reject_export(&parts::config_path(folder))
     }
 
     /// Reads a config like [`Self::read`], but accepts exports with operators or removed sublayers. Such a backbone

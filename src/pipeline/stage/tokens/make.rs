@@ -179,7 +179,7 @@ fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
 }
 
 fn load_tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
-    let path = parts::tokenizer(&backbone.folder);
+    let path = parts::tokenizer_path(&backbone.folder);
     let files_beside = corpus::files_beside(&path);
     let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
     let tokenizer = given.inputs.read_unchanged(&files, || Tokenizer::load(&path))?;
