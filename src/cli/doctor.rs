@@ -49,12 +49,12 @@ pub(super) struct Arguments {
 
 impl CheckItem {
     pub(super) fn new(
-        mark: CheckStatus,
+        status: CheckStatus,
         what: impl Into<String>,
         found: impl Into<String>,
         todo: impl Into<String>,
     ) -> Self {
-        Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
+        Self { status, what: what.into(), found: found.into(), todo: todo.into() }
     }
 
     pub(super) fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
@@ -79,10 +79,10 @@ impl CheckItem {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let looked = arguments.store.open_read_only_or_empty(None);
+    let opened = arguments.store.open_read_only_or_empty(None);
     // Outside a checkout and without `--store`, there is no store to inspect.
     let no_store = arguments.store.root().is_none();
-    let store = looked.as_ref().ok();
+    let store = opened.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
@@ -110,12 +110,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Err(error) => lines.push(CheckItem::missing("hub environment variables", error)),
     }
     lines.extend(check_machine(&needs));
-    lines.push(match &looked {
+    lines.push(match &opened {
         Err(error) if !no_store => CheckItem::missing("store", error),
         _ => check_store(store),
     });
 
-    let lacking = lines.iter().filter(|line| line.mark == CheckStatus::Missing).count();
+    let lacking = lines.iter().filter(|line| line.status == CheckStatus::Missing).count();
     answer::print_answer(DoctorAnswer { lacking, things: lines }, Answer::Doctor, |answer| {
         answer.things.iter().for_each(print_item);
     })?;
@@ -141,13 +141,13 @@ fn check_token(settings: &HubSettings) -> CheckItem {
     }
 }
 
-fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
-    let (look, mark) = match mark {
+fn print_item(CheckItem { status, what, found, todo }: &CheckItem) {
+    let (style, label) = match status {
         CheckStatus::Good => (TextStyle::Good, "ok    "),
         CheckStatus::Note => (TextStyle::Doubtful, "note  "),
         CheckStatus::Missing => (TextStyle::Bad, "error "),
     };
-    terminal::print_line(&[(look, mark), (TextStyle::Plain, &format!("{what}: {found}"))]);
+    terminal::print_line(&[(style, label), (TextStyle::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
         println!("      → {line}");
     }
@@ -296,7 +296,7 @@ mod tests {
         ] {
             let line = check_kernels(status);
             assert!(
-                (line.mark == CheckStatus::Good) == good && line.found.contains(found),
+                (line.status == CheckStatus::Good) == good && line.found.contains(found),
                 "{status:?}: {}",
                 line.found
             );
@@ -323,7 +323,7 @@ mod tests {
 
     fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
         let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
-        let CheckItem { mark, found, todo, .. } = check_device(best, found, gpus, "EPYC, 8 threads");
-        (mark == CheckStatus::Good, found, todo.is_empty())
+        let CheckItem { status, found, todo, .. } = check_device(best, found, gpus, "EPYC, 8 threads");
+        (status == CheckStatus::Good, found, todo.is_empty())
     }
 }

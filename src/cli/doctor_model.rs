@@ -49,7 +49,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     if check {
         lines.extend(check_logits(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
-    lines.push(match Tokenizer::load(parts::tokenizer(model)) {
+    lines.push(match Tokenizer::load(parts::tokenizer_path(model)) {
         Ok(tokenizer) => CheckItem::ok("tokenizer", format!("{} token ids", tokenizer.vocab_size())),
         Err(error) => CheckItem::missing("tokenizer", &error),
     });
@@ -83,17 +83,17 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
 /// Lists the cuts and recoveries that each export format supports.
 fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckItem>> {
     let cuts = exportable_cuts(config);
-    let mut things = vec![
+    let mut items = vec![
         CheckItem::ok("export to a folder", list_cuts(&cuts, |formats| !formats.needs_code)),
         CheckItem::ok("export to a folder with a code file", list_cuts(&cuts, |formats| formats.needs_code)),
     ];
     let without_attention = Program::without(config.layers, &Cut::sublayers([(0, Sublayer::Attention)]));
-    let of_sublayers = Layout::plan(config, model, &deploy(&without_attention, config), None)?;
+    let sublayer_layout = Layout::plan(config, model, &deploy(&without_attention, config), None)?;
     let texts = gguf_texts(model, config);
-    for (what, layout) in [("export --gguf", layout), ("export --gguf, as `deci`", &of_sublayers)] {
+    for (what, layout) in [("export --gguf", layout), ("export --gguf, as `deci`", &sublayer_layout)] {
         let needs_deci = layout.needs_modeling_file();
         let cells = list_cuts(&cuts, |formats| formats.fits_gguf && formats.needs_code == needs_deci);
-        things.push(match (gguf_form(config, layout), &texts) {
+        items.push(match (gguf_form(config, layout), &texts) {
             (Err(error), _) => CheckItem::from_result(what, Err(error)),
             (Ok(_), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
             (Ok(_), Ok((_, notes))) => {
@@ -102,13 +102,13 @@ fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<C
             }
         });
     }
-    Ok(things)
+    Ok(items)
 }
 
 /// Formats the cuts and recoveries that a format supports, such as `` whole layers removed with `none`, `merge` ``.
-fn list_cuts(cuts: &[ExportableCut], is_held: impl Fn(&Formats) -> bool) -> String {
+fn list_cuts(cuts: &[ExportableCut], is_supported: impl Fn(&Formats) -> bool) -> String {
     let mut by_unit: Vec<(DepthUnit, Vec<&str>)> = Vec::new();
-    for ExportableCut { unit, recovery, .. } in cuts.iter().filter(|cut| is_held(&cut.formats)) {
+    for ExportableCut { unit, recovery, .. } in cuts.iter().filter(|cut| is_supported(&cut.formats)) {
         match by_unit.iter_mut().find(|(listed, _)| listed == unit) {
             Some((_, recoveries)) => recoveries.push(recovery.as_str()),
             None => by_unit.push((*unit, vec![recovery.as_str()])),
@@ -157,9 +157,9 @@ fn check_logits(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
 /// Compares two sets of logits by their relative difference.
 fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
-    let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
-    let found = format!("{which} in f32: relative difference {apart:.1e} (‖a − b‖ / ‖b‖)");
-    match ours.len() == theirs.len() && apart <= MAX_LOGIT_ERROR {
+    let relative_error = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
+    let found = format!("{which} in f32: relative difference {relative_error:.1e} (‖a − b‖ / ‖b‖)");
+    match ours.len() == theirs.len() && relative_error <= MAX_LOGIT_ERROR {
         true => CheckItem::ok(what, found),
         false => CheckItem::new(
             CheckStatus::Missing,

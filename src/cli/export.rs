@@ -57,8 +57,8 @@ pub(super) struct Arguments {
 fn exported_type(dtype: ComputeType) -> Result<FloatType> {
     dtype.float().ok_or_else(|| {
         Error::bad_input(format!("weights cannot be exported as {dtype}"))
-            .expected("--dtype f32, bf16 or f16")
-            .hint(format!("use --compute {dtype} to compute layers and operators in this type"))
+            .expected("--dtype f32, bf16, f16 or auto")
+            .hint(format!("use --compute {dtype} to compute layer selections and operators in this type"))
     })
 }
 
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut folders = Vec::new();
     for (grid, cell, folder) in chosen {
         let (exported, notes) = match arguments.gguf {
-            Some(numbers) => exporter.export_gguf(grid, cell, &folder, numbers)?,
+            Some(gguf_type) => exporter.export_gguf(grid, cell, &folder, gguf_type)?,
             None => (exporter.export(grid, cell, &folder)?, Vec::new()),
         };
         notes.iter().for_each(|text| note!("note: {text}"));

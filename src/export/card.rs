@@ -89,7 +89,7 @@ pub(super) fn render_card(
     computed: &ComputedCell<'_>,
     numbers: Option<String>,
 ) -> Result<String> {
-    let values = card_values(exporter, grid, computed, numbers);
+    let values = build_card_values(exporter, grid, computed, numbers);
     let mut templates = Environment::new();
     let syntax =
         SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
@@ -107,7 +107,7 @@ fn card_error(error: &minijinja::Error) -> Error {
     Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
-fn card_values(
+fn build_card_values(
     exporter: &Exporter<'_>,
     grid: &Grid,
     computed: &ComputedCell<'_>,
@@ -180,9 +180,9 @@ fn recovery_source(name: &str) -> Option<String> {
 }
 
 fn describe_folds(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {
-    let folds = deployed.folds.iter().filter_map(|((layer, half), operator)| {
+    let folds = deployed.folds.iter().filter_map(|((layer, sublayer), operator)| {
         let index = layout.kept.iter().position(|kept| kept == layer)?;
-        let weight = match half {
+        let weight = match sublayer {
             Sublayer::Attention => "self_attn.o_proj",
             Sublayer::Mlp => "mlp.down_proj",
         };

@@ -121,12 +121,12 @@ pub(super) fn write_export(
     Ok(ExportedModel { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
-pub(super) fn check_disk_space(folder: &Path, wanted: u64) -> Result<()> {
-    let Some(free) = disk::free(folder).filter(|free| *free < wanted) else { return Ok(()) };
-    let [wanted, free] = distinct_sizes(wanted, free);
+pub(super) fn check_disk_space(folder: &Path, needed: u64) -> Result<()> {
+    let Some(free) = disk::free(folder).filter(|free| *free < needed) else { return Ok(()) };
+    let [needed, free] = distinct_sizes(needed, free);
     Err(Error::missing("not enough disk space for the model")
         .at(folder.display().to_string())
-        .expected(format!("{wanted} free"))
+        .expected(format!("{needed} free"))
         .found(free)
         .hint("choose a folder on another disk, or a smaller float type with --dtype"))
 }
@@ -159,7 +159,7 @@ fn write_files(
         }
     }
     if is_gguf(source) {
-        put_file(draft, "tokenizer.json", &corpus::tokenizer_json(&parts::tokenizer(source), config.vocab)?)?;
+        put_file(draft, "tokenizer.json", &corpus::tokenizer_json(&parts::tokenizer_path(source), config.vocab)?)?;
     }
     write_tokenizer_config(draft, source, layout.needs_modeling_file())?;
     if layout.needs_modeling_file() {
@@ -198,14 +198,14 @@ fn read_generation_config(source: &Path, config: &Map<String, Value>) -> Result<
 /// Writes the tokenizer settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
 /// the class from it. Removes references to custom code. The code is not exported, because `tokenizer.json` is
 /// sufficient.
-fn write_tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
+fn write_tokenizer_config(draft: &Path, source: &Path, has_custom_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";
     let code = "auto_map";
     let file = source::find(source, name)?;
     let mut settings = file.as_deref().map_or_else(|| Ok(Map::new()), read_json_object)?;
     let named = settings.remove(code).is_some();
-    if named || (own_type && !settings.contains_key(class)) {
+    if named || (has_custom_type && !settings.contains_key(class)) {
         settings.insert(class.into(), "PreTrainedTokenizerFast".into());
     } else if let Some(file) = file {
         return put_file(draft, name, &regular::read(&file)?);
@@ -219,7 +219,7 @@ fn write_tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result
 
 /// Reads the config of a backbone.
 pub(super) fn read_config(source: &Path) -> Result<Map<String, Value>> {
-    let file = parts::config(source);
+    let file = parts::config_path(source);
     if !is_gguf(&file) {
         return read_json_object(&file);
     }

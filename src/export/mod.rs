@@ -169,7 +169,7 @@ impl Exporter<'_> {
         grid: &Grid,
         cell: usize,
         path: &Path,
-        numbers: GgufType,
+        gguf_type: GgufType,
     ) -> Result<(ExportedModel, Vec<String>)> {
         check_gguf_support(grid, cell)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
@@ -182,14 +182,14 @@ impl Exporter<'_> {
             entries.push((CELL_KEY.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program_version())));
             let text = GgufMetadata { name: result.cell.to_string(), entries };
-            let bytes = layout.gguf_bytes(config, numbers)?;
+            let bytes = layout.gguf_bytes(config, gguf_type)?;
             let parameters = layout.parameters();
             check_disk_space(path.parent().unwrap_or(Path::new(".")), bytes)?;
             inputs.read_unchanged(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
                     layout
-                        .write_gguf(config, numbers, &text, path, &mut out, &mut |_| check_stop(self.stop, "file"))?;
+                        .write_gguf(config, gguf_type, &text, path, &mut out, &mut |_| check_stop(self.stop, "file"))?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
             })?;
@@ -226,7 +226,7 @@ type GgufTexts = (Vec<(String, Entry)>, Vec<String>);
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.
 pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
-    let file = parts::tokenizer(backbone);
+    let file = parts::tokenizer_path(backbone);
     let tokenizer: Value = serde_json::from_slice(&corpus::tokenizer_json(&file, config.vocab)?)
         .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))?;
     let source_config = Value::Object(read_config(backbone)?);
@@ -236,9 +236,9 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
         None => Value::Null,
     };
     let ids = [
-        ("bos", special_token(&tokenizer, &source_config, &settings, "bos")),
-        ("eos", special_token(&tokenizer, &source_config, &settings, "eos")),
-        ("padding", special_token(&tokenizer, &source_config, &settings, "pad")),
+        ("bos", find_special_token_id(&tokenizer, &source_config, &settings, "bos")),
+        ("eos", find_special_token_id(&tokenizer, &source_config, &settings, "eos")),
+        ("padding", find_special_token_id(&tokenizer, &source_config, &settings, "pad")),
     ];
     let GgufTokenizer { mut entries, notes } = to_gguf(&tokenizer, config.vocab, &ids)?;
     let template = match source::find(&folder, "chat_template.jinja")? {
@@ -250,7 +250,7 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
     Ok((entries, notes))
 }
 
-fn special_token(tokenizer: &Value, source_config: &Value, settings: &Value, name: &str) -> Option<u64> {
+fn find_special_token_id(tokenizer: &Value, source_config: &Value, settings: &Value, name: &str) -> Option<u64> {
     let token = &settings[format!("{name}_token")];
     let text = token.as_str().or_else(|| token["content"].as_str());
     let added = tokenizer["added_tokens"].as_array().into_iter().flatten();

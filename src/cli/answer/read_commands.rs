@@ -227,7 +227,7 @@ impl ExplainAnswer {
         let state = StoreState::read(plan, store);
         let reasons = Reasons::new(store, plan);
         let mut artifacts = Vec::new();
-        let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
+        let mut add = |what: String, key: &Key| artifacts.push(explain_object(what, key, &state, &reasons, store));
         for (job, words, key) in backbone.inputs_of(variant) {
             if let Some((tokens, key)) = (words.reads)(backbone, variant, job.index) {
                 add(tokens, &key);
@@ -245,7 +245,7 @@ impl ExplainAnswer {
                 folder: backbone.folder.clone(),
                 content: backbone.content.clone(),
             },
-            deviations: deviations(
+            deviations: list_deviations(
                 cell,
                 backbone.config.layers,
                 removed_layers.as_ref().map(Cut::whole_layers).as_deref(),
@@ -259,7 +259,7 @@ impl ExplainAnswer {
 
 /// Returns the known deviations of the methods' official code from the published formulas. Only deviations that affect
 /// the cell are included.
-fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
+fn list_deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
     let Cell { backbone, criterion: Some(rule), depth, recovery: Some(repair), calibration: Some(calibration), .. } =
         cell
     else {
@@ -276,7 +276,7 @@ fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<Stri
     known.map(str::to_owned).collect()
 }
 
-fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
+fn explain_object(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
     let stored = match state.object(key) {
         ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
@@ -311,7 +311,8 @@ pub(crate) struct DoctorAnswer {
 /// Result of one check.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CheckItem {
-    pub(crate) mark: CheckStatus,
+    #[serde(rename = "mark")]
+    pub(crate) status: CheckStatus,
     /// Checked item.
     pub(crate) what: String,
     /// State as text.
