@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::answer;
-use super::answer::write_commands::{ReproducedArtifact, all_shown};
+use super::answer::write_commands::{ReproducedArtifact, display_paths};
 use super::requested_work::differing_settings;
 use super::terminal::{self, format_seconds};
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
@@ -22,9 +22,9 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
 }
 
 /// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
-pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome, took: f64) {
+pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome, seconds: f64) {
     let all = terminal::format_cell_count(grid.cells.len());
-    report_files(&format!("{name}: {all} in {}; ", format_seconds(took)), &outcome.files);
+    report_files(&format!("{name}: {all} in {}; ", format_seconds(seconds)), &outcome.files);
     if let Some(recorded) = &outcome.recorded {
         note!("{name}: {recorded}");
     }
@@ -60,7 +60,7 @@ impl ArtifactReport {
     }
 
     /// Prints the cached report and returns the command's output for this artifact.
-    pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> ReproducedArtifact {
+    pub(super) fn print_cached(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> ReproducedArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("warning: {text}"));
         if let Some(screen) = screen.filter(|_| !answer::is_json()) {
@@ -80,7 +80,7 @@ impl ArtifactReport {
             cells,
             differs: differing_settings(target),
             recorded,
-            files: all_shown(&files),
+            files: display_paths(&files),
             ..ReproducedArtifact::default()
         }
     }

@@ -39,12 +39,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
     label: Vec<String>,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = AuditForm::Text)]
-    format: AuditForm,
+    #[arg(long, value_enum, default_value_t = AuditFormat::Text)]
+    format: AuditFormat,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum AuditForm {
+enum AuditFormat {
     Text,
     Csv,
     Json,
@@ -54,21 +54,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let findings = match arguments.tables.is_empty() {
         true => audit::run(&paper::all()?),
         false => {
-            let columns = columns(arguments)?;
-            audit::run_with(&entries(arguments, &columns)?, &columns)
+            let columns = read_columns(arguments)?;
+            audit::run_with(&read_tables(arguments, &columns)?, &columns)
         }
     };
     let csv = audit::csv(&findings)?;
     let json = audit::json(&findings)?;
     answer::print_answer(AuditAnswer { findings }, Answer::Audit, |answer| match arguments.format {
-        AuditForm::Text => print!("{}", audit::text(&answer.findings)),
-        AuditForm::Csv => print!("{csv}"),
-        AuditForm::Json => println!("{json}"),
+        AuditFormat::Text => print!("{}", audit::text(&answer.findings)),
+        AuditFormat::Csv => print!("{csv}"),
+        AuditFormat::Json => println!("{json}"),
     })
 }
 
 /// Returns the roles of the table columns. Roles that the arguments do not set default to those in the paper's tables.
-fn columns(arguments: &Arguments) -> Result<AuditColumns> {
+fn read_columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {
         columns.tasks = arguments.tasks.iter().map(|text| AuditTask::parse(text)).collect::<Result<_>>()?;
@@ -84,7 +84,7 @@ fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     Ok(columns)
 }
 
-fn entries(arguments: &Arguments, columns: &AuditColumns) -> Result<Vec<PaperNumber>> {
+fn read_tables(arguments: &Arguments, columns: &AuditColumns) -> Result<Vec<PaperNumber>> {
     let tasks = columns.tasks.iter().map(|task| task.name.as_str()).filter(|_| !arguments.tasks.is_empty());
     let named = [&arguments.average, &arguments.text_average].into_iter().flatten().chain(&arguments.texts);
     let names: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();

@@ -102,7 +102,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
             answer::print_answer(CacheLsAnswer::new(&store.open_read_only()?), Answer::CacheLs, |listing| {
-                list(listing, *all);
+                print_listing(listing, *all);
             })
         }
         Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),
@@ -110,16 +110,16 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             let mended = store.repair_marker()?;
             verify(&store.open(None)?, true, mended)
         }
-        Command::Gc(gc) => collect(gc),
+        Command::Gc(gc) => collect_garbage(gc),
         Command::Path { store, key } => {
-            answer::print_answer(path(&store.open_read_only()?, key)?, Answer::CachePath, |answer| {
+            answer::print_answer(find_object(&store.open_read_only()?, key)?, Answer::CachePath, |answer| {
                 println!("{}", answer.folder.display());
             })
         }
     }
 }
 
-fn list(listing: &CacheLsAnswer, all: bool) {
+fn print_listing(listing: &CacheLsAnswer, all: bool) {
     println!("store {}", listing.store);
     if all {
         let mut rows = vec![["key", "kind", "bytes", "compute time", ""].map(str::to_string).to_vec()];
@@ -129,14 +129,15 @@ fn list(listing: &CacheLsAnswer, all: bool) {
                 artifact.stage.clone(),
                 format_bytes(artifact.bytes),
                 format_seconds(artifact.seconds),
-                state(artifact.state).to_owned(),
+                state_label(artifact.state).to_owned(),
             ]
         }));
         print!("{}", format_columns(&rows, &[2, 3]));
     }
     let mut rows = vec![["kind", "objects", "bytes", "compute time", ""].map(str::to_string).to_vec()];
     for StageTotals { sum, states } in &listing.stages {
-        let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
+        let states: Vec<&str> =
+            states.iter().map(|found| state_label(*found)).filter(|text| !text.is_empty()).collect();
         let KindTotals { stage, artifacts, bytes: size, seconds: time } = sum;
         rows.push(vec![
             stage.clone(),
@@ -170,7 +171,7 @@ fn list(listing: &CacheLsAnswer, all: bool) {
     }
 }
 
-fn state(state: ArtifactState) -> &'static str {
+fn state_label(state: ArtifactState) -> &'static str {
     match state {
         ArtifactState::Damaged => "damaged",
         ArtifactState::OtherVersion => "older format (delete with `cache gc --stage`)",
@@ -207,12 +208,12 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
     Ok(code)
 }
 
-fn collect(gc: &Gc) -> Result<ExitCode> {
+fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
     // Open the store only for reading. Opening it for writing would remove the drafts of dead processes before they are
     // listed.
     let store = gc.store.open_read_only()?;
-    let left: Vec<AbandonedDraft> = store.abandoned_drafts().into_iter().filter(|draft| draft.dead).collect();
-    let programs = programs(gc, &store);
+    let dead_drafts: Vec<AbandonedDraft> = store.abandoned_drafts().into_iter().filter(|draft| draft.dead).collect();
+    let programs = deletable_programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
     let kept_objects = KeptObjects::new(gc, &store, &entries)?;
@@ -227,11 +228,11 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         store: store.root().display().to_string(),
         in_use: used.len(),
         going: KindTotals::by_kind(&going),
-        dead_drafts: FileTotals::from_sizes(left.iter().map(|draft| draft.bytes)),
+        dead_drafts: FileTotals::from_sizes(dead_drafts.iter().map(|draft| draft.bytes)),
         programs: FileTotals::from_sizes(programs.iter().map(|program| program.bytes)),
         deleted: false,
     };
-    let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
+    let nothing = going.is_empty() && dead_drafts.is_empty() && programs.is_empty();
     if !answer::is_json() {
         print_deletions(&clearing);
     }
@@ -258,7 +259,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
     // Jobs submitted in the meantime may need some of the program copies.
-    let still = self::programs(gc, &store);
+    let still = deletable_programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
     answer::print_answer(clearing, Answer::CacheGc, |_| println!("deleted"))
@@ -292,7 +293,7 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
 
 /// Returns the frozen copies of the program that can be deleted. With `--kind`, returns none, because program copies
 /// have no kind.
-fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
+fn deletable_programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unused_programs(store)
             .into_iter()
@@ -425,7 +426,7 @@ fn missing_profile_error(gc: &Gc, file: &GridFile, name: &str, error: &Error) ->
         .collect();
     let hint = match here.as_slice() {
         [] => "provide the inputs, or select a profile with `--profile NAME`".to_owned(),
-        here => format!("run `{}` to keep only the objects of the other profiles", here.join(" ")),
+        here => format!("add `{}` to keep only the objects of the other profiles", here.join(" ")),
     };
     Error::missing(format!("the inputs of profile `{name}` are missing, so the objects it uses are unknown"))
         .at(file.path().display())
@@ -446,14 +447,14 @@ fn confirm() -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn path(store: &Store, key: &str) -> Result<CachePathAnswer> {
+fn find_object(store: &Store, key: &str) -> Result<CachePathAnswer> {
     let mut found: Vec<InventoryItem> =
         store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
     match (found.pop(), found.len()) {
         (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(CachePathAnswer { key, stage, folder }),
         (None, _) => Err(Error::missing("unknown object key")
             .found(format!("`{key}`"))
-            .hint("use `cache ls --all` to list all keys")),
+            .hint("run `ghostlab cache ls --all` to list all keys")),
         (_, others) => Err(Error::bad_input(format!("{} objects match the key", others + 1))
             .expected("a longer key prefix")
             .found(format!("`{key}`"))),

@@ -58,17 +58,17 @@ fn print_comparison(CompareAnswer { first, second, differences }: &CompareAnswer
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
     println!("");
-    for part in [settings_text, data_text, protocols_text, engines_text, global_differences_text] {
+    for part in [format_settings, format_data, format_protocols, format_engines, format_global_differences] {
         print!("{}", part(differences));
     }
-    print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
+    print!("\n{}{}{}", format_values(differences), format_omitted_note(differences), format_coinciding(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
             println!("\nonly in {letter}: {} ({})", pluralize(only.len(), "value"), list_conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {
-        print!("{}", unpaired_text(differences));
+        print!("{}", explain_unpaired(differences));
     }
 }
 
@@ -100,25 +100,27 @@ fn find_run_folder(path: &Path) -> Result<PathBuf> {
     }
 }
 
-fn settings_text(differences: &Differences) -> String {
+fn format_settings(differences: &Differences) -> String {
     match differences.settings.as_slice() {
         [] => "settings: the same\n".to_owned(),
-        settings => format!("settings that differ:\n{}", settings_table("setting", settings, &ToString::to_string)),
+        settings => {
+            format!("settings that differ:\n{}", format_settings_table("setting", settings, &ToString::to_string))
+        }
     }
 }
 
-fn data_text(differences: &Differences) -> String {
+fn format_data(differences: &Differences) -> String {
     if !differences.data_known {
         return "data: unknown; one of the runs did not record input hashes\n".to_owned();
     }
     match differences.data.as_slice() {
         [] => "data: the same for all inputs that both runs use\n".to_owned(),
-        data => format!("data that differ (hashes):\n{}", settings_table("data", data, &shorten_hash)),
+        data => format!("data that differ (hashes):\n{}", format_settings_table("data", data, &shorten_hash)),
     }
 }
 
 /// Formats the differences between protocols, except those in data hashes.
-fn protocols_text(differences: &Differences) -> String {
+fn format_protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
         let (Some(one), Some(two)) = (&protocol.first, &protocol.second) else { continue };
@@ -137,23 +139,23 @@ fn format_protocol_value(value: Option<Value>) -> String {
     value.map_or("—".to_owned(), |value| value.to_string())
 }
 
-fn engines_text(differences: &Differences) -> String {
+fn format_engines(differences: &Differences) -> String {
     match differences.engines.as_slice() {
         [] => String::new(),
-        engines => format!("engines that differ:\n{}", settings_table("backbone", engines, &format_json_value)),
+        engines => format!("engines that differ:\n{}", format_settings_table("backbone", engines, &format_json_value)),
     }
 }
 
 /// Formats the settings that differ between paired numbers.
-fn global_differences_text(differences: &Differences) -> String {
+fn format_global_differences(differences: &Differences) -> String {
     match differences.global_differences.as_slice() {
         [] => String::new(),
-        all => format!("paired despite different settings:\n{}", settings_table("setting", all, &shorten_hash)),
+        all => format!("paired despite different settings:\n{}", format_settings_table("setting", all, &shorten_hash)),
     }
 }
 
 /// Lists the numbers that were left unpaired because they matched more than one number.
-fn coinciding_text(differences: &Differences) -> String {
+fn format_coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
         let settings = match entry.settings.as_slice() {
@@ -183,7 +185,7 @@ fn shorten_hash(value: &Value) -> String {
     }
 }
 
-fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
+fn format_settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     for setting in settings {
         let [first, second] =
@@ -194,7 +196,7 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
 }
 
 /// Explains why no values were paired. Suggests `--map` if the runs use different backbones.
-fn unpaired_text(differences: &Differences) -> String {
+fn explain_unpaired(differences: &Differences) -> String {
     match (backbone_names(&differences.only_first).as_slice(), backbone_names(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
             format!("\nthe runs have no condition in common; use `--map {one}={two}` to compare the two backbones\n")
@@ -211,7 +213,7 @@ fn backbone_names(all: &[Unpaired]) -> Vec<String> {
 /// Indices of the numeric columns in the table of values.
 const NUMERIC_COLUMNS: [usize; 3] = [2, 3, 4];
 
-fn values_text(differences: &Differences) -> String {
+fn format_values(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
     if differ == 0 {
@@ -296,7 +298,7 @@ fn is_printed_identically(difference: &ValueDifference) -> bool {
 
 /// Returns a note with the number of rows that were omitted because their values print identically. Empty if no row was
 /// omitted.
-fn omitted_note(differences: &Differences) -> String {
+fn format_omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| is_printed_identically(value)).count() {
         0 => String::new(),
         1 => "1 of them differs only after the fourth decimal and is omitted (see `--json`)\n".to_owned(),

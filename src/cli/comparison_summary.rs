@@ -31,7 +31,7 @@ impl MetricKind {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::Text => "perplexities",
             Self::Task => "task scores",
@@ -95,7 +95,7 @@ fn format_directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     let parts = [(better, "better"), (known.len() - better, "worse"), (values.len() - known.len(), "different")];
     let parts: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-    format!("{} {}", kind.words(), parts.join(", "))
+    format!("{} {}", kind.label(), parts.join(", "))
 }
 
 /// Formats how many paired tests are significant after Holm's correction.

@@ -40,13 +40,13 @@ pub(super) struct StoreArgs {
 /// current directory, and going up. Returns an empty path for the current directory to keep printed paths short.
 fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
-    let share = installed::installed_folder();
+    let installed_folder = installed::installed_folder();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
         // The installed files have the same layout but are not a checkout.
-        let installed = share.as_ref().is_some_and(|share| share == folder);
-        !installed
+        let is_installed = installed_folder.as_ref().is_some_and(|installed| installed == folder);
+        !is_installed
             && (folder.join("data/store").is_dir()
                 || shared.iter().any(|name| folder.join("experiments").join(name).exists()))
     })?;
@@ -122,7 +122,8 @@ fn current_directory() -> String {
 }
 
 impl StoreArgs {
-    /// Returns the path of the store, whether or not it exists.
+    /// Returns the path of the store, which need not exist. Returns `None` outside a checkout if there is no home
+    /// directory and no store is named.
     pub(super) fn root(&self) -> Option<PathBuf> {
         self.resolve_path(None).ok()
     }
@@ -199,14 +200,14 @@ fn no_store_error(named: &Path) -> Error {
         _ => "nothing",
     };
     let error = error.expected("a store folder, which contains `store.json`").found(found);
-    let otherwise =
-        "run `ghostlab run` to create a store (default: `data/store` of the checkout, or the user data directory)";
-    with_similar_path_hint(error, named, otherwise)
+    let fallback_hint =
+        "run `ghostlab run GRID.yaml` to create a store in the checkout, or else in the user data directory";
+    with_similar_path_hint(error, named, fallback_hint)
 }
 
 /// Adds a hint to an error about a missing path. The hint suggests a similarly named sibling of the path. If there is
-/// none, the hint is `otherwise`.
-pub(super) fn with_similar_path_hint(error: Error, path: &Path, otherwise: &str) -> Error {
+/// none, the hint is `fallback_hint`.
+pub(super) fn with_similar_path_hint(error: Error, path: &Path, fallback_hint: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();
@@ -214,7 +215,7 @@ pub(super) fn with_similar_path_hint(error: Error, path: &Path, otherwise: &str)
         let near = nearest(stem, names.iter().map(String::as_str).filter(|name| *name != stem))?;
         Some(format!("did you mean `{}`?", path.with_file_name(near).display()))
     });
-    error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
+    error.hint(near.unwrap_or_else(|| fallback_hint.to_owned()))
 }
 
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {

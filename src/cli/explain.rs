@@ -60,7 +60,7 @@ fn print_explanation(explanation: &ExplainAnswer) {
     println!("backbone {name} ({}), content hash {}", folder.display(), &content[..12]);
     explanation.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
     for artifact in &explanation.artifacts {
-        print!("\n{}\n{}", artifact.what, explanation_text(artifact));
+        print!("\n{}\n{}", artifact.what, format_object(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes {}", format_removed(removed));
             explanation.size.iter().for_each(|size| println!("  keeps {}", format_remaining(size)));
@@ -89,7 +89,7 @@ fn find_by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     found.map(|(_, variant)| variant.cell)
 }
 
-fn explanation_text(artifact: &ExplainedObject) -> String {
+fn format_object(artifact: &ExplainedObject) -> String {
     let mut lines = vec![format!("  key {}", artifact.key)];
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {
@@ -143,7 +143,7 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
         [] => {
             let error = Error::bad_input("the grid has no cell with this name").found(format!("`{text}`"));
             let parts: BTreeSet<&str> =
-                cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.former.split('/'))).collect();
+                cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.old_name.split('/'))).collect();
             let words = if text.contains('/') { text.split('/') } else { text.split('.') };
             let unknown = words.filter(|word| !parts.contains(word));
             let near = unknown.filter_map(|word| Some((word, nearest(word, parts.iter().copied())?))).next();
@@ -151,7 +151,8 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
                 .map(|(word, near)| format!("did you mean `{}`?\n", text.replacen(word, near, 1)))
                 .unwrap_or_default();
             let example = cells.last().map_or("", |cell| cell.name.as_str());
-            Err(error.hint(format!("{near}use `ghostlab plan --all` to list the cells, for example `{example}`")))
+            Err(error
+                .hint(format!("{near}use a cell name such as `{example}`; `ghostlab plan GRID --all` lists all cells")))
         }
         several => {
             let shown: Vec<&str> =
@@ -161,7 +162,7 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
                 more => format!("\n… and {more} more"),
             };
             Err(Error::bad_input(format!("ambiguous cell name: {} cells match", several.len()))
-                .expected("a substring that matches exactly one cell name")
+                .expected("a cell name, or parts of one, that match exactly one cell")
                 .found(format!("`{text}`"))
                 .hint(format!("choose one of the matching cells:\n{}{more}", shown.join("\n"))))
         }
@@ -173,19 +174,19 @@ const MAX_CANDIDATES: usize = 20;
 struct CellNames {
     name: String,
     /// Name in the old format, such as `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0` or `english/dense`.
-    former: String,
+    old_name: String,
 }
 
 impl CellNames {
     fn new(cell: &Cell) -> Self {
         let Cell { backbone, criterion, depth, recovery, calibration, name } = cell;
-        let former = match (criterion, recovery, calibration) {
+        let old_name = match (criterion, recovery, calibration) {
             (Some(criterion), Some(recovery), Some(calibration)) => {
                 format!("{backbone}/{criterion}/{depth}/{recovery}/{calibration}")
             }
             _ => format!("{backbone}/dense"),
         };
-        Self { name: name.clone(), former }
+        Self { name: name.clone(), old_name }
     }
 }
 
@@ -200,29 +201,29 @@ const OLD_NAME_AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", 
 fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
-    let former = former_words(text);
-    let readings: [&dyn Fn(&CellNames) -> bool; 9] = [
+    let old_words = parse_old_name(text);
+    let rules: [&dyn Fn(&CellNames) -> bool; 9] = [
         &|names| names.name == text,
         &|names| names.name.ends_with(&end),
         &|names| contains_in_order(names.name.split('.'), &words, |part, word| part == word),
         &|names| contains_in_order(names.name.split('.'), &words, matches_prefix),
-        &|names| names.former == text,
-        &|names| contains_in_order(names.former.split('/'), &former, |part, word| part == word),
-        &|names| contains_in_order(names.former.split('/'), &former, matches_prefix),
+        &|names| names.old_name == text,
+        &|names| contains_in_order(names.old_name.split('/'), &old_words, |part, word| part == word),
+        &|names| contains_in_order(names.old_name.split('/'), &old_words, matches_prefix),
         &|names| names.name.contains(text),
-        &|names| names.former.contains(text),
+        &|names| names.old_name.contains(text),
     ];
-    readings
+    rules
         .iter()
-        .map(|reading: &&dyn Fn(&CellNames) -> bool| -> Vec<usize> {
-            (0..cells.len()).filter(|&index| reading(&cells[index])).collect()
+        .map(|rule: &&dyn Fn(&CellNames) -> bool| -> Vec<usize> {
+            (0..cells.len()).filter(|&index| rule(&cells[index])).collect()
         })
         .find(|found| !found.is_empty())
         .unwrap_or_default()
 }
 
 /// Splits a string into parts of a name in the old format. A part may be bound to an axis, as in `depth/3`.
-fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
+fn parse_old_name(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
     let mut axis = None;
@@ -264,22 +265,22 @@ mod tests {
     use super::*;
 
     fn cells() -> Vec<CellNames> {
-        let mut cells = vec![display_name(".dense", "/dense")];
+        let mut cells = vec![cell_names(".dense", "/dense")];
         for (short, criterion) in [("sleb", "sleb"), ("streamline", "llm-streamline")] {
             for depth in [1, 3, 13] {
                 for (part, recovery) in
                     [("none", "none"), ("ghosted", "ghosted"), ("ghosted.solver-svd", "ghosted(solver=svd)")]
                 {
-                    let former = format!("/{criterion}/{depth}/{recovery}/c4:3x64@0");
-                    cells.push(display_name(&format!(".{short}-{depth}.{part}"), &former));
+                    let old_name = format!("/{criterion}/{depth}/{recovery}/c4:3x64@0");
+                    cells.push(cell_names(&format!(".{short}-{depth}.{part}"), &old_name));
                 }
             }
         }
         cells
     }
 
-    fn display_name(name: &str, former: &str) -> CellNames {
-        CellNames { name: format!("tiny-3.1{name}"), former: format!("tiny-3.1{former}") }
+    fn cell_names(name: &str, old_name: &str) -> CellNames {
+        CellNames { name: format!("tiny-3.1{name}"), old_name: format!("tiny-3.1{old_name}") }
     }
 
     fn resolve_names(text: &str) -> Vec<String> {
@@ -312,7 +313,7 @@ mod tests {
     fn cell_name_in_the_old_format_resolves() {
         let cells = cells();
         for (at, cell) in cells.iter().enumerate() {
-            assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);
+            assert_eq!(find_cells(&cells, &cell.old_name), [at], "{}", cell.old_name);
         }
         assert_eq!(resolve_names("sleb/3/ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(resolve_names("sleb/depth/3/ghosted"), ["sleb-3.ghosted"]);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::answer::write_commands::{FetchAnswer, HubFile, SkippedItem, display_path};
 use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
-use super::fetch_request::{Request, needs_of_targets, requests_of};
+use super::fetch_request::{Request, build_requests, find_target_inputs};
 use super::local_data::{self, LocalCopies};
 use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{progress, requested_work, stop};
@@ -25,12 +25,12 @@ const LOCK_HINT: &str = "the same command with --lock";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let local = match &arguments.data {
-        Some(folder) => local_data::copy_inputs(folder, &needs_of_targets(arguments)?)?,
+        Some(folder) => local_data::copy_inputs(folder, &find_target_inputs(arguments)?)?,
         None => LocalCopies::default(),
     };
     let mut requests = Vec::new();
     for target in &arguments.targets {
-        requests.extend(requests_of(target, arguments)?);
+        requests.extend(build_requests(target, arguments)?);
     }
     let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
-        run.bring_packages(&requests).map_err(|error| local.explain(error))?;
+        run.fetch_packages(&requests).map_err(|error| local.add_hint(error))?;
         requests.retain(|request| request.package.is_none());
     }
     let mut wants: BTreeMap<PathBuf, Vec<RepoFiles>> = BTreeMap::new();
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if arguments.lock {
             run.pin(lock_file, wants)?;
         } else {
-            run.fetch(lock_file, wants).map_err(|error| local.explain(error))?;
+            run.fetch(lock_file, wants).map_err(|error| local.add_hint(error))?;
         }
     }
     if let Some(hint) = local.hint().filter(|_| !run.fetched.failures.is_empty()) {
@@ -84,7 +84,7 @@ struct FetchRun<'a> {
 
 impl FetchRun<'_> {
     /// Fetches the requested files that Python packages provide.
-    fn bring_packages(&mut self, requests: &[Request]) -> Result<()> {
+    fn fetch_packages(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
             let Some(package) = &request.package else { continue };
             let reporter = progress::fetch_reporter(self.arguments.events);
@@ -106,7 +106,7 @@ impl FetchRun<'_> {
             write_pins(self.hub, &plan, lock_file, &*reporter, self.stop)?;
             self.fetched.locks.push(display_path(lock_file));
         }
-        self.fetched.files.extend(hub_files(&plan));
+        self.fetched.files.extend(to_hub_files(&plan));
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl FetchRun<'_> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
         if self.arguments.dry_run {
-            self.fetched.files.extend(hub_files(&plan));
+            self.fetched.files.extend(to_hub_files(&plan));
             print_files(&plan, self.hub);
             note_unpinned(&plan, lock_file, LOCK_HINT);
             return Ok(());
@@ -141,7 +141,7 @@ impl FetchRun<'_> {
 
     /// Adds the files in a plan, and the number of files and bytes downloaded, to the command's output.
     fn add(&mut self, plan: &FetchPlan, fetched: &FetchSummary) {
-        self.fetched.files.extend(hub_files(plan));
+        self.fetched.files.extend(to_hub_files(plan));
         self.fetched.downloaded += fetched.downloaded;
         self.fetched.bytes += fetched.bytes;
     }
@@ -214,7 +214,7 @@ fn copy_local_model(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     note_fetched(&fetched, &hub, None);
     let answer = FetchAnswer {
         cache: display_path(hub.cache().root()),
-        files: hub_files(&plan),
+        files: to_hub_files(&plan),
         downloaded: fetched.downloaded,
         bytes: fetched.bytes,
         ..FetchAnswer::default()
@@ -229,7 +229,7 @@ fn print_files(plan: &FetchPlan, hub: &Hub) {
     }
 }
 
-fn hub_files(plan: &FetchPlan) -> Vec<HubFile> {
+fn to_hub_files(plan: &FetchPlan) -> Vec<HubFile> {
     plan.files()
         .map(|(repo, file)| HubFile {
             file: format!("{}/{}", repo.source.repo, file.name),
@@ -242,11 +242,11 @@ fn hub_files(plan: &FetchPlan) -> Vec<HubFile> {
 }
 
 /// Prints which of the fetched repositories are not pinned and how to pin them.
-fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
+fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pin_command: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, using the current version: {} (pin with {pins})", unpinned.join(", "));
+        note!("not pinned in {lock}, using the current version: {} (to pin, run {pin_command})", unpinned.join(", "));
     }
 }
 

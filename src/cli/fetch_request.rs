@@ -67,13 +67,13 @@ pub(super) struct Request {
     pub(super) package: Option<String>,
 }
 
-pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
+pub(super) fn build_requests(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     let file = Path::new(target);
     match (file.is_file(), target.ends_with(".yaml")) {
         (false, false) if target.contains('/') => {
             return Ok(vec![Request {
-                lock: lock_in_use(arguments),
-                want: repo_files(target, &arguments.files)?,
+                lock: lock_path(arguments),
+                want: parse_repo_files(target, &arguments.files)?,
                 package: None,
             }]);
         }
@@ -85,15 +85,15 @@ pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Req
     if let Some((folder, backbone)) = find_backbone(target, arguments)? {
         let mut requests = backbone_request(&folder, backbone, arguments);
         if arguments.data.is_some() {
-            requests.extend(requested_inputs(&data_needs(&folder, target)?, false, arguments));
+            requests.extend(build_input_requests(&find_data_inputs(&folder, target)?, false, arguments));
         }
         return Ok(requests);
     }
-    Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
+    Ok(build_input_requests(&find_inputs(target, arguments)?, file.is_file(), arguments))
 }
 
-fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
-    let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
+fn build_input_requests(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
+    let in_use = (arguments.lock && !is_file).then(|| lock_path(arguments));
     let mut requests = Vec::new();
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
@@ -109,7 +109,7 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
 }
 
 /// Returns the inputs of a grid file or of the artifacts with the given name.
-fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
+fn find_inputs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
         directories::find_experiments(arguments.experiments.as_ref())
     })
@@ -131,33 +131,33 @@ fn find_backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf,
 /// Returns the request for a backbone, or an empty list if a local copy exists.
 fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
     let BackboneFile { name, path, want, package, .. } = backbone;
-    let is_asked = arguments.lock || arguments.from.is_some();
-    match path.filter(|path| !is_asked && parts::is_backbone(path)) {
+    let needs_hub_source = arguments.lock || arguments.from.is_some();
+    match path.filter(|path| !needs_hub_source && parts::is_backbone(path)) {
         Some(path) => {
             note!("{name}: using the local copy at {}", path.display());
             Vec::new()
         }
         None => {
-            let lock = if arguments.lock { lock_in_use(arguments) } else { folder.join(Lock::FILE) };
+            let lock = if arguments.lock { lock_path(arguments) } else { folder.join(Lock::FILE) };
             want.into_iter().map(|want| Request { lock: lock.clone(), want, package: package.clone() }).collect()
         }
     }
 }
 
 /// Returns the inputs for all targets. For a backbone, these are the texts and tasks in the profile of the same name.
-pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
+pub(super) fn find_target_inputs(arguments: &Arguments) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     for target in &arguments.targets {
         lists.extend(match find_backbone(target, arguments)? {
-            Some((folder, _)) => data_needs(&folder, target)?,
-            None => inputs_of(target, arguments)?,
+            Some((folder, _)) => find_data_inputs(&folder, target)?,
+            None => find_inputs(target, arguments)?,
         });
     }
     Ok(lists)
 }
 
 /// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
-fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
+fn find_data_inputs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     let mut known = BTreeSet::new();
     for artifact in artifact::all(folder)? {
@@ -174,13 +174,13 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
 
 /// Returns the lock file in the current experiments or the current directory, but never the one in the installed
 /// experiments.
-fn lock_in_use(arguments: &Arguments) -> PathBuf {
+fn lock_path(arguments: &Arguments) -> PathBuf {
     let folder = directories::find_experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
     folder.unwrap_or_default().join(Lock::FILE)
 }
 
-fn repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
+fn parse_repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
     let source = Source::parse(target)?;
     if !files.is_empty() {
         return Ok(RepoFiles { source, files: files.iter().map(FilePattern::required).collect() });

@@ -245,14 +245,15 @@ impl GridArgs {
         }
         let error = Error::missing("grid file not found")
             .at(self.grid.display().to_string())
-            .expected("a grid file")
+            .expected("a grid file, or the name of a paper artifact such as `table2`")
             .found("nothing");
-        let more = directories::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
-        let otherwise = match more.is_file() {
-            true => format!("did you mean `{}`?", more.display()),
+        let artifact_file =
+            directories::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
+        let fallback_hint = match artifact_file.is_file() {
+            true => format!("did you mean `{}`?", artifact_file.display()),
             false => "check the path for typos".to_owned(),
         };
-        Err(directories::with_similar_path_hint(error, &self.grid, &otherwise))
+        Err(directories::with_similar_path_hint(error, &self.grid, &fallback_hint))
     }
 
     pub(super) fn file(&self) -> &Path {

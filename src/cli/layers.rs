@@ -12,7 +12,7 @@ use super::answer::layers::{CriterionScores, LayerScore, LayersAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, backbone_entry, with_entries, with_fetch_hint};
+use super::named_entries::{SharedEntries, add_entries, backbone_entry, with_fetch_hint};
 use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
@@ -98,8 +98,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = Path::new(&arguments.model);
     let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
-    let rankings = arguments.rankings()?;
-    let file = GridFile::from_text(&arguments.grid(&rankings)?, Path::new(FILE))?;
+    let rankings = arguments.requested_rankings()?;
+    let file = GridFile::from_text(&arguments.format_grid(&rankings)?, Path::new(FILE))?;
     if arguments.fetch {
         let needs = file.needs(None, &[], &AxisChoice::ALL)?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
@@ -119,7 +119,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
-    let ranked = arguments.ranked(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
+    let ranked = arguments.build_answer(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {
         let drawing = build_figure(&ranked).draw()?;
         let bytes = drawing.forms().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
@@ -135,7 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 impl Arguments {
     /// Returns the criteria to compute.
-    fn rankings(&self) -> Result<Vec<RankingCriterion>> {
+    fn requested_rankings(&self) -> Result<Vec<RankingCriterion>> {
         let all = criterion::ranking_criteria();
         let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
         if let Some(unknown) = self.criteria.iter().find(|name| !known.contains(&name.as_str())) {
@@ -152,7 +152,7 @@ impl Arguments {
     }
 
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
-    fn grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
+    fn format_grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
         let (name, backbones) = backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
@@ -170,13 +170,13 @@ impl Arguments {
             "calibration": {"corpus": corpus, "sequences": self.sequences, "length": self.length},
             "evaluate": {"perplexity": read},
         });
-        with_entries(&mut grid, backbones, Map::new(), corpora);
+        add_entries(&mut grid, backbones, Map::new(), corpora);
         Ok(grid.to_string())
     }
 
     /// Extracts the layer scores of each criterion from the grid's outcome. `trial_scores` returns the scores of a
     /// cell's trials, or `None` if its criterion measures none.
-    fn ranked(
+    fn build_answer(
         &self,
         rankings: &[RankingCriterion],
         outcome: &GridOutcome,

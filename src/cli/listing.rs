@@ -90,7 +90,7 @@ impl ArtifactList<'_> {
             results: None,
         };
         for grid in &grids {
-            self.add(grid, &mut progress)?;
+            self.add_grid(grid, &mut progress)?;
         }
         if let Some(grid) = grids.last() {
             let folder = artifact_results_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
@@ -100,18 +100,18 @@ impl ArtifactList<'_> {
         Ok(Ok(progress))
     }
 
-    fn add(&self, grid: &Grid, to: &mut ArtifactProgress) -> Result<()> {
+    fn add_grid(&self, grid: &Grid, progress: &mut ArtifactProgress) -> Result<()> {
         let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
         let state = StoreState::read(&plan, self.store);
         let complete = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
-        to.cells += grid.cells.len();
-        to.complete += complete;
+        progress.cells += grid.cells.len();
+        progress.complete += complete;
         if complete == grid.cells.len() {
             return Ok(());
         }
         let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
         let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-        match &mut to.remaining_flops {
+        match &mut progress.remaining_flops {
             Some(remaining) if known => remaining.push(RemainingFlops {
                 engine: plan.engines(),
                 machine: plan.machine(),

@@ -28,7 +28,7 @@ impl LocalCopies {
     }
 
     /// Adds the missing local files to the hint of an error about missing inputs.
-    pub(super) fn explain(&self, error: Error) -> Error {
+    pub(super) fn add_hint(&self, error: Error) -> Error {
         match self.hint().filter(|_| error.kind() == ErrorKind::Missing) {
             Some(files) => {
                 let first = error.advice().map_or(String::new(), |hint| format!("{hint}\n"));
@@ -57,7 +57,7 @@ pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCop
             if need.find(&resolver).is_ok() {
                 continue;
             }
-            match local_copy(folder, need, path) {
+            match find_local_copy(folder, need, path) {
                 Some((from, to)) => {
                     copy_file(&from, &to)?;
                     note!("{} {}: copied from {} to {}", need.kind.label(), need.name, from.display(), to.display());
@@ -75,7 +75,7 @@ pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCop
 }
 
 /// Returns the first local copy of an input and its destination.
-fn local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
+fn find_local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
     let candidates = possible_copies(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }

@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = help::build_command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
-    render(&command, &mut pages)?;
+    render_pages(&command, &mut pages)?;
     OutputFolder::new(folder, "pages").put(&pages)?;
     answer::print_answer(ManAnswer { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
@@ -39,12 +39,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Renders the manual pages for a command and its subcommands, each with its file name.
-fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+fn render_pages(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
     page.render(&mut text).map_err(|error| Error::job("cannot write a manual page").found(error.to_string()))?;
     pages.push((page.get_filename(), text));
-    command.get_subcommands().try_for_each(|inner| render(inner, pages))
+    command.get_subcommands().try_for_each(|inner| render_pages(inner, pages))
 }
 
 #[derive(Args)]
@@ -76,20 +76,20 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
 #[derive(Args)]
 pub(super) struct SchemaArguments {
     /// Schema to print: `grid` for grid files, or `output` for the output of `--json`.
-    #[arg(value_enum, default_value_t = SchemaOf::Grid)]
-    subject: SchemaOf,
+    #[arg(value_enum, default_value_t = SchemaKind::Grid)]
+    subject: SchemaKind,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum SchemaOf {
+enum SchemaKind {
     Grid,
     Output,
 }
 
 pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
     let schema = match arguments.subject {
-        SchemaOf::Grid => grid::json_schema(),
-        SchemaOf::Output => answer::output_schema(),
+        SchemaKind::Grid => grid::json_schema(),
+        SchemaKind::Output => answer::output_schema(),
     };
     match answer::is_json() {
         true => answer::print_answer(SchemaAnswer { schema }, Answer::Schema, |_| {}),
@@ -119,9 +119,8 @@ mod tests {
         for inner in command.get_subcommands() {
             let inner_arguments =
                 inner.get_arguments().filter(|argument| argument.get_long().is_some() || argument.is_positional());
-            let new_arguments =
-                inner_arguments.filter(|argument| all.iter().any(|known| is_same_argument(argument, known)));
-            found.extend(new_arguments.map(|argument| format!("{} {}", inner.get_name(), argument.get_id())));
+            let shadowed = inner_arguments.filter(|argument| all.iter().any(|known| is_same_argument(argument, known)));
+            found.extend(shadowed.map(|argument| format!("{} {}", inner.get_name(), argument.get_id())));
             find_shadowed_arguments(inner, all, found);
         }
     }

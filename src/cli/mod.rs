@@ -140,7 +140,7 @@ enum Command {
     ///
     /// Exit code 3 if anything is missing.
     Doctor(doctor::Arguments),
-    /// Check the paper's tables for inconsistent numbers.
+    /// Check tables (by default the paper's) for inconsistent numbers.
     Audit(audit::Arguments),
     /// Verify results: recompute a random sample and check the rest.
     ///

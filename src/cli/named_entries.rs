@@ -29,7 +29,7 @@ pub(super) fn with_fetch_hint(error: Error) -> Error {
 }
 
 /// Adds backbones, tasks and corpora to a grid. Skips empty maps.
-pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
+pub(super) fn add_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
         grid[key] = part;
@@ -102,7 +102,7 @@ impl SharedEntries {
                 (None, Some(entry)) => Some(entry.clone()),
                 (None, None) if is_known(EntryKind::Task, &task) => None,
                 (None, None) => {
-                    Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
+                    Some(builtin_entry(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
                 }
             };
             let mut usage = json!({"name": task, "bos": bos});
@@ -141,7 +141,7 @@ impl SharedEntries {
                 }
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
                 _ if is_known(EntryKind::Corpus, &corpus) => {}
-                _ => match known_data(EntryKind::Corpus, &corpus) {
+                _ => match builtin_entry(EntryKind::Corpus, &corpus) {
                     Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
                     _ => return Err(unknown_text_error(&corpus, flag, self)),
                 },
@@ -257,7 +257,7 @@ pub(super) fn backbone_entry(model: &str) -> Result<(String, Value)> {
     let source = Source::parse(model).map_err(|_| {
         Error::missing("model not found")
             .at(model)
-            .expected("a folder, or `org/name` on the hub")
+            .expected("a model folder, a .gguf file, or `org/name[@revision]` on the hub")
             .hint("check the path for typos")
     })?;
     let hub = source.repo.to_string();
@@ -314,7 +314,7 @@ const KNOWN_TASKS: [(&str, &str); 9] = entries!(
 const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
 /// Returns the built-in grid entry for a text or task on the hub, without its local path.
-pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
+pub(super) fn builtin_entry(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
         EntryKind::Task => &KNOWN_TASKS[..],
         EntryKind::Corpus => &KNOWN_TEXTS,
@@ -334,10 +334,10 @@ mod tests {
     fn every_known_entry_has_a_hub_location() {
         for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
             for (name, _) in all {
-                let entry = known_data(kind, name).unwrap();
+                let entry = builtin_entry(kind, name).unwrap();
                 assert!(entry["hub"].is_string() && entry["path"].is_null(), "{name}: {entry}");
             }
         }
-        assert!(known_data(EntryKind::Task, "nine").is_none());
+        assert!(builtin_entry(EntryKind::Task, "nine").is_none());
     }
 }

@@ -73,7 +73,7 @@ fn all_options() -> Vec<(Vec<String>, Arg)> {
     found
 }
 
-fn is_free(option: &Arg) -> bool {
+fn is_unchecked(option: &Arg) -> bool {
     let kind = option.get_value_parser().type_id();
     let text = [TypeId::of::<String>(), TypeId::of::<PathBuf>(), TypeId::of::<OsString>()]
         .iter()
@@ -86,7 +86,7 @@ fn numeric_options_reject_invalid_values() {
     let mut tried = BTreeSet::new();
     for (words, option) in all_options() {
         let long = format!("--{}", option.get_long().unwrap());
-        if is_free(&option) || long == "--map" {
+        if is_unchecked(&option) || long == "--map" {
             continue;
         }
         for value in INVALID_NUMBERS {
@@ -105,14 +105,14 @@ fn numeric_options_reject_invalid_values() {
 
 #[test]
 fn every_option_without_a_typed_parser_is_listed() {
-    let free: BTreeSet<String> = all_options()
+    let unchecked: BTreeSet<String> = all_options()
         .iter()
-        .filter(|(_, option)| is_free(option))
+        .filter(|(_, option)| is_unchecked(option))
         .map(|(_, option)| format!("--{}", option.get_long().unwrap()))
         .filter(|long| !UNCHECKED_OPTIONS.contains(&long.as_str()))
         .collect();
     assert_eq!(
-        free,
+        unchecked,
         BTreeSet::new(),
         "give the option a typed parser (crates/core/src/quantity.rs), or list it in UNCHECKED_OPTIONS"
     );

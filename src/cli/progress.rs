@@ -28,7 +28,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
         return Box::new(JsonLines);
     }
     let mut bars = Bars::new();
-    bars.overall = bars.bar(None, 0, OVERALL_BAR, "");
+    bars.overall = bars.add_bar(None, 0, OVERALL_BAR, "");
     Box::new(RunProgress(Mutex::new(RunMeter {
         bars,
         jobs: BTreeMap::new(),
@@ -56,14 +56,14 @@ impl JsonLines {
     }
 }
 
-fn utc_to_the_millisecond(time: SystemTime) -> String {
+fn format_utc_milliseconds(time: SystemTime) -> String {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
     format!("{}.{millis:03}Z", format_utc(time).trim_end_matches('Z'))
 }
 
 impl Reporter for JsonLines {
     fn event(&self, event: Event) {
-        Self::write(utc_to_the_millisecond(SystemTime::now()), &event);
+        Self::write(format_utc_milliseconds(SystemTime::now()), &event);
     }
 }
 
@@ -83,7 +83,7 @@ struct RunMeter {
     started: Option<Instant>,
 }
 
-fn fraction(item: &Progress) -> f64 {
+fn completed_fraction(item: &Progress) -> f64 {
     match item.total {
         Some(tokens) if tokens > 0 => item.added as f64 / tokens as f64,
         _ => 1.0,
@@ -94,7 +94,7 @@ fn fraction(item: &Progress) -> f64 {
 fn format_speed(running: &ShownJob, item: &Progress) -> String {
     let ShownJob { job, ran } = running;
     let seconds = item.elapsed_seconds();
-    let fraction = fraction(item);
+    let fraction = completed_fraction(item);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
         0 => String::new(),
@@ -124,8 +124,8 @@ impl RunMeter {
             overall.set_message(left.unwrap_or_default());
         } else if due {
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();
-            let percent = 100.0 * fraction(&item);
-            self.bars.line(&format!("{}: {percent:.0} %, {}{left}", job.label, format_speed(running, &item)));
+            let percent = 100.0 * completed_fraction(&item);
+            self.bars.print_line(&format!("{}: {percent:.0} %, {}{left}", job.label, format_speed(running, &item)));
         }
     }
 }
@@ -139,38 +139,39 @@ impl Reporter for RunProgress {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
                 meter.bars.overall.iter().for_each(|overall| overall.set_length(1000));
                 if complete > 0 {
-                    meter.bars.line(&format!("{complete} of {cells} cells cached"));
+                    meter.bars.print_line(&format!("{complete} of {cells} cells cached"));
                 }
                 let left = terminal::format_flops(flops);
-                meter.bars.detail(&format!(
+                meter.bars.print_detail(&format!(
                     "engine {engine}; {left} remaining, {} scores to compute; plan {plan}",
                     scores - scored
                 ));
             }
-            Event::Note { text } => meter.bars.line(&text),
-            Event::Failed { cell, reason } => meter.bars.error(&format!("{cell} failed: {reason}")),
+            Event::Note { text } => meter.bars.print_line(&text),
+            Event::Failed { cell, reason } => meter.bars.print_error(&format!("{cell} failed: {reason}")),
             Event::Started(job) => {
                 let tokens = job.tokens as u64;
-                let bar = meter.bars.bar(Some(tokens), 0, BAR, &job.label);
+                let bar = meter.bars.add_bar(Some(tokens), 0, BAR, &job.label);
                 if bar.is_none() {
-                    meter.bars.line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
+                    meter.bars.print_line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
                 }
                 meter.bars.start(job.id, bar, Some(tokens), 0);
                 meter.jobs.insert(job.id, ShownJob { job, ran: 0 });
             }
             Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(ShownJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
+                let (Some(ShownJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.finish(&job))
+                else {
                     return;
                 };
                 let seconds = item.elapsed_seconds();
                 let per_second = HumanCount((ran as f64 / seconds) as u64);
-                meter.bars.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
+                meter.bars.print_line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
             // Bars and plain lines show only jobs. Cells are shown by `status`, `--events` and verbose mode.
-            Event::Scored { cell, on, value } => meter.bars.detail(&format!("{cell} on {on}: {value}")),
+            Event::Scored { cell, on, value } => meter.bars.print_detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => {
-                meter.bars.detail(&format!("{cell} is complete ({complete} done)"));
+                meter.bars.print_detail(&format!("{cell} is complete ({complete} done)"));
             }
             Event::Kept | Event::WorkDone { .. } => {}
             Event::Ended { .. } => meter.bars.clear(),
@@ -238,7 +239,7 @@ impl FetchMeter {
         let overall = overall.map_or(String::new(), |speed| {
             format!("; total: {} of {}, {speed}", format_bytes(all), format_bytes(planned))
         });
-        self.bars.line(&format!("{file}: {}{total_text}, {file_speed}{overall}", format_bytes(done)));
+        self.bars.print_line(&format!("{file}: {}{total_text}, {file_speed}{overall}", format_bytes(done)));
     }
 }
 
@@ -248,42 +249,46 @@ impl hub::Reporter for FetchProgress {
         match event {
             hub::Event::FetchPlanned { files, bytes: planned, here: initial } => {
                 (meter.planned, meter.initial, meter.started) = (planned, initial, Some(Instant::now()));
-                meter.bars.overall = meter.bars.bar(Some(planned), initial, FETCH_BAR, "all files");
+                meter.bars.overall = meter.bars.add_bar(Some(planned), initial, FETCH_BAR, "all files");
                 let known = if initial == 0 {
                     String::new()
                 } else {
                     format!(", {} already downloaded", format_bytes(initial))
                 };
-                meter.bars.line(&format!("to fetch: {}, {}{known}", pluralize(files, "file"), format_bytes(planned)));
+                meter.bars.print_line(&format!(
+                    "to fetch: {}, {}{known}",
+                    pluralize(files, "file"),
+                    format_bytes(planned)
+                ));
             }
             hub::Event::FetchStarted { file, bytes: total, here: initial } => {
-                let bar = meter.bars.bar(total, initial, FETCH_BAR, &file);
+                let bar = meter.bars.add_bar(total, initial, FETCH_BAR, &file);
                 if bar.is_none() {
                     let total = total.map_or(String::new(), |total| format!(": {}", format_bytes(total)));
                     let from = if initial == 0 { String::new() } else { format!(", resuming at byte {initial}") };
-                    meter.bars.line(&format!("{file}{total}{from}"));
+                    meter.bars.print_line(&format!("{file}{total}{from}"));
                 }
                 meter.bars.start(file, bar, total, initial);
             }
             hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             hub::Event::FetchRestarted { file, why } => {
                 meter.bars.restart(&file);
-                meter.bars.line(&format!("{file}: restarting: {why}"));
+                meter.bars.print_line(&format!("{file}: restarting: {why}"));
             }
             hub::Event::Fetched { file, bytes: total } => {
-                if let Some(item) = meter.bars.end(&file) {
+                if let Some(item) = meter.bars.finish(&file) {
                     let speed = format_fetch_speed(item.added, None, item.started);
-                    meter.bars.line(&format!("{file}: done, {}, {speed}", format_bytes(total)));
+                    meter.bars.print_line(&format!("{file}: done, {}, {speed}", format_bytes(total)));
                 }
             }
             hub::Event::FetchFailed { file, why } => {
-                meter.bars.end(&file);
-                meter.bars.error(&format!("{file} failed: {why}"));
+                meter.bars.finish(&file);
+                meter.bars.print_error(&format!("{file} failed: {why}"));
             }
             hub::Event::FetchWaits { seconds: time, why } => {
-                meter.bars.line(&format!("waiting {}: {why}", format_seconds(time)));
+                meter.bars.print_line(&format!("waiting {}: {why}", format_seconds(time)));
             }
-            hub::Event::FetchNote { text } => meter.bars.line(&text),
+            hub::Event::FetchNote { text } => meter.bars.print_line(&text),
         }
     }
 }
@@ -329,14 +334,14 @@ impl<K: Ord> Bars<K> {
         Self { bars, overall: None, items: BTreeMap::new() }
     }
 
-    pub(super) fn line(&self, text: &str) {
+    pub(super) fn print_line(&self, text: &str) {
         if terminal::shows_notes() {
-            self.error(text);
+            self.print_error(text);
         }
     }
 
     /// Prints a line, even in quiet mode.
-    pub(super) fn error(&self, text: &str) {
+    pub(super) fn print_error(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
             Some(bars) => drop(bars.println(text)),
@@ -345,15 +350,21 @@ impl<K: Ord> Bars<K> {
     }
 
     /// Prints a detail in verbose mode.
-    pub(super) fn detail(&self, text: &str) {
+    pub(super) fn print_detail(&self, text: &str) {
         if terminal::shows_details() {
-            self.error(text);
+            self.print_error(text);
         }
     }
 
     /// Adds a bar above the bar for the total. It starts at the position `initial`. Returns `None` if there is no
     /// terminal.
-    pub(super) fn bar(&self, total: Option<u64>, initial: u64, template: &str, message: &str) -> Option<ProgressBar> {
+    pub(super) fn add_bar(
+        &self,
+        total: Option<u64>,
+        initial: u64,
+        template: &str,
+        message: &str,
+    ) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
         let new = match &self.overall {
@@ -397,7 +408,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    pub(super) fn end(&mut self, key: &K) -> Option<Progress> {
+    pub(super) fn finish(&mut self, key: &K) -> Option<Progress> {
         let item = self.items.remove(key)?;
         item.bar.iter().for_each(ProgressBar::finish_and_clear);
         Some(item)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
-use super::answer::plan_cost::probe;
+use super::answer::plan_cost::estimate_flop_per_second;
 use super::answer::write_commands::{InitAnswer, SkippedItem, StoreInitAnswer, display_path};
 use super::answer::{self, Answer};
 use super::directories;
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some((_, split)) => split.files().map(Path::to_path_buf).to_vec(),
         None => arguments.corpora.clone(),
     };
-    let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, probe());
+    let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, estimate_flop_per_second());
     let starter = starter.map_err(|error| match &split {
         Some((text, _))
             if error.parts().location.as_deref().is_some_and(|position| refers_to_part(position, &texts)) =>

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
-use super::answer::plan_cost::probe;
+use super::answer::plan_cost::estimate_flop_per_second;
 use super::answer::write_commands::{RecordPackAnswer, display_path};
 use super::answer::{self, Answer};
 use super::terminal::format_bytes;
@@ -81,8 +81,9 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
 /// Returns whether a file was written by `record pack`. This is the case if the first entry in the zip archive is the
 /// metadata file.
 fn is_ours(bytes: &[u8]) -> bool {
-    const NAME: usize = 30;
-    bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
+    // The name follows the fixed-size local header of the first entry.
+    const NAME_OFFSET: usize = 30;
+    bytes.starts_with(b"PK") && bytes.get(NAME_OFFSET..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
 }
 
 #[derive(Args)]
@@ -105,9 +106,9 @@ pub(super) struct VerifyArguments {
 }
 
 fn parse_fraction(text: &str) -> Result<f64, String> {
-    let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let (number, divisor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
-        Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
+        Ok(number) if number > 0.0 && number / divisor <= 1.0 => Ok(number / divisor),
         _ => Err("expected a fraction above 0 and at most 1, such as `5%` or `0.05`".to_owned()),
     }
 }
@@ -125,7 +126,7 @@ fn describe_plan(work: &RecomputeCost) -> String {
         pluralize(*calibrations, "calibration"),
         pluralize(*chunks, "chunk"),
         terminal::format_flops(*flop),
-        terminal::format_seconds(flop / probe()),
+        terminal::format_seconds(flop / estimate_flop_per_second()),
     )
 }
 
@@ -159,10 +160,10 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let current =
         std::env::current_dir().map_err(|error| Error::folder_io("open", std::path::Path::new("."), &error))?;
-    let around = directories::default_directory(None, "", Some(&arguments.folder));
+    let checkout = directories::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots =
-        arguments.inputs.iter().cloned().chain([current, around]).chain(installed::installed_folder()).chain(cache);
+        arguments.inputs.iter().cloned().chain([current, checkout]).chain(installed::installed_folder()).chain(cache);
     let request = VerifyRequest {
         fraction: arguments.share,
         seed: arguments.seed,

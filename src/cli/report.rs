@@ -107,8 +107,8 @@ pub(super) fn existing_pages(reports: &Path) -> Vec<PathBuf> {
 /// next to it. Returns the path of the page, and whether any directory was left out.
 pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
-        true => list_folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
-        false => results_folders(results),
+        true => list_folders(results).into_iter().filter(|folder| is_on_recorded_page(folder)).collect(),
+        false => list_results_folders(results),
     };
     if record {
         write_claims(&folders)?;
@@ -117,27 +117,27 @@ pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Resu
     let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
     let reports = if has_recorded && !record { reports.join(LOCAL_FOLDER) } else { reports.to_owned() };
     let parts = PageParts::read(&folders, results, &reports, record)?;
-    if has_recorded && !record && parts.folders.iter().all(|folder| is_kept(folder)) {
+    if has_recorded && !record && parts.folders.iter().all(|folder| is_on_recorded_page(folder)) {
         return Ok((page, false));
     }
     for (folder, reason) in &parts.skipped_folders {
         note!("skipped `{folder}`: {reason}");
     }
-    let is_part = !parts.skipped_folders.is_empty();
+    let is_incomplete = !parts.skipped_folders.is_empty();
     let shown = parts.folders.clone();
-    let page = parts.page(&folders, record)?;
+    let page = parts.build_page(&folders, record)?;
     let ending = if record { RECORDED } else { "" };
     let text = page::render(&page)? + ending;
     let audit = page::render_audit(&page)? + ending;
     if record {
-        let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
+        let sizes: Vec<u64> = shown.iter().map(|folder| recorded_bytes(folder)).collect();
         let pages = (text.len() + audit.len()) as u64;
         let artifacts = pluralize(sizes.len(), "artifact");
         note!("recorded: {artifacts}, {}, and their pages, {}", format_bytes(sizes.iter().sum()), format_bytes(pages));
     }
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
     output_folder(&reports).put(&files)?;
-    Ok((reports.join(PAGE), is_part))
+    Ok((reports.join(PAGE), is_incomplete))
 }
 
 /// Sections of the page, as read from the results directories.
@@ -179,7 +179,7 @@ impl PageParts {
     }
 
     /// Builds the page. The claims are judged on all `folders`.
-    fn page(mut self, folders: &[PathBuf], record: bool) -> Result<Page> {
+    fn build_page(mut self, folders: &[PathBuf], record: bool) -> Result<Page> {
         self.sections
             .sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::from_name(&section.artifact.name)));
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
@@ -218,7 +218,7 @@ impl PageParts {
 
 /// Returns whether a directory belongs on the recorded page. An artifact that is a list has no run record and always
 /// belongs on it.
-fn is_kept(folder: &Path) -> bool {
+fn is_on_recorded_page(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
 
@@ -233,7 +233,7 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
     Ok(())
 }
 
-fn kept_bytes(folder: &Path) -> u64 {
+fn recorded_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let required = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
     required
@@ -291,8 +291,8 @@ fn skip_reason(folder: &Path) -> String {
 
 /// Prefixes an artifact's cell keys with its profile and name, because other artifacts may have different cells with
 /// the same names.
-fn prefix_cell_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
-    let PagePart { mut artifact, cells } = sheet;
+fn prefix_cell_keys(section: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
+    let PagePart { mut artifact, cells } = section;
     let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
     let prefix = parts.collect::<Vec<_>>().join("/");
     let rows = artifact.tables.iter_mut().flat_map(|table| &mut table.rows);
@@ -316,13 +316,13 @@ fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     directories::folders_in(folder).into_iter().filter(|path| is_visible(path))
 }
 
-/// Returns whether a directory is complete. A directory that is still being written has a hidden name.
+/// Returns whether the name of a directory does not start with a dot. It does while the directory is being written.
 fn is_visible(path: &Path) -> bool {
     !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
 /// Lists the results directories. Leaves out recorded runs that have a local run next to them.
-fn results_folders(results: &Path) -> Vec<PathBuf> {
+fn list_results_folders(results: &Path) -> Vec<PathBuf> {
     let mut all = list_folders(results);
     all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
     all
@@ -345,7 +345,7 @@ fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 /// Judges every claim on the paper's numbers and on the artifacts that exist for a profile. Returns an empty list if
 /// there are no artifacts.
 pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
-    claims::judge_folders(&results_folders(results), profile)
+    claims::judge_folders(&list_results_folders(results), profile)
 }
 
 fn collect_findings() -> Result<Vec<FindingRow>> {

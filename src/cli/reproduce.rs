@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::answer::write_commands::{
-    CellFailure, ReproduceAnswer, ReproducedArtifact, SkippedItem, all_shown, display_path,
+    CellFailure, ReproduceAnswer, ReproducedArtifact, SkippedItem, display_path, display_paths,
 };
 use super::answer::{self, Answer};
 use super::artifact_report::{ArtifactReport, report_outcome};
@@ -119,7 +119,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let chosen = select_artifacts(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
-        return call.list(&all);
+        return call.print_list(&all);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid belongs to a single artifact")
@@ -185,7 +185,7 @@ const CLAIM_DETAILS: &str = "use -v to list where a claim fails; claims.md and t
 type ArtifactErrors = Vec<(String, Error)>;
 
 impl ReproduceRun<'_> {
-    fn list(&self, all: &[Artifact]) -> Result<u8> {
+    fn print_list(&self, all: &[Artifact]) -> Result<u8> {
         let Arguments { profile, overrides, store, engine, .. } = self.arguments;
         let list = ArtifactList {
             store: &store.open_read_only_or_empty(None)?,
@@ -220,12 +220,12 @@ impl ReproduceRun<'_> {
     /// Prints the claims with their verdicts and writes the page. Returns the path of the page, or `None` if a run
     /// differs from its artifact's definition.
     fn write_page(&self, chosen: &[&Artifact], made: &[ReproducedArtifact], store: &Store) -> Result<Option<String>> {
-        let mut apart: Vec<String> =
+        let mut overrides: Vec<String> =
             made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
-        if !apart.is_empty() {
-            apart.dedup();
-            let apart = apart.join("; ");
-            note!("artifacts with overrides ({apart}) are excluded from the report page and the claim checks");
+        if !overrides.is_empty() {
+            overrides.dedup();
+            let overrides = overrides.join("; ");
+            note!("artifacts with overrides ({overrides}) are excluded from the report page and the claim checks");
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
@@ -257,7 +257,7 @@ impl ReproduceRun<'_> {
         if let Some(done) = finished().and_then(|finished| finished.cached_answer(&pages)) {
             return Ok(done);
         }
-        let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
+        let claims = judged.map(|profile| self.format_claims(names, profile)).transpose()?.unwrap_or_default();
         let (page, is_partial) = report::write_report(results, reports, arguments.record)?;
         let done = (claims, page);
         // Do not cache an incomplete page, because every run must report what the page skips.
@@ -269,7 +269,7 @@ impl ReproduceRun<'_> {
     }
 
     /// Formats the verdicts on the claims that concern the named artifacts, for the paper's numbers and for ours.
-    fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
+    fn format_claims(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
         if judged.is_empty() {
@@ -279,7 +279,7 @@ impl ReproduceRun<'_> {
         Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, terminal::shows_details())))
     }
 
-    fn target(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {
+    fn results_folder(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {
         let arguments = self.arguments;
         let engine = arguments.engine.request();
         let target = artifact_results_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
@@ -302,7 +302,7 @@ impl ReproduceRun<'_> {
         }
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
-            let target = self.target(artifact, &grid)?;
+            let target = self.results_folder(artifact, &grid)?;
             let race = search::Race { artifact, races, grid, target: &target, results, quiet: self.is_quiet() };
             return search::run_race(&race, runner);
         }
@@ -322,14 +322,14 @@ impl ReproduceRun<'_> {
                 RequestedWork::from_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
             }
         };
-        let target = self.target(artifact, &grid)?;
+        let target = self.results_folder(artifact, &grid)?;
         check_separate(target.path(), &directories::list_inputs(&grid, runner.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             check_not_newer(file, submission, &target, &grid)?;
         }
         let finished = || self.up_to_date_check(artifact, &grid, &gated, &target, runner);
         if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<ArtifactReport>(&target.folders())) {
-            return Ok(done.again(artifact, &grid, &target));
+            return Ok(done.print_cached(artifact, &grid, &target));
         }
         if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
             check_machine_is_quiet(&artifact.name, latency::measure_idle_spread())?;
@@ -354,7 +354,7 @@ impl ReproduceRun<'_> {
             misses: outcome.misses.iter().map(ToString::to_string).collect(),
             differs: differing_settings(&target),
             recorded: outcome.recorded,
-            files: all_shown(&outcome.files),
+            files: display_paths(&outcome.files),
         })
     }
 
@@ -370,8 +370,8 @@ impl ReproduceRun<'_> {
         runner: &Runner<'a>,
     ) -> Option<(UpToDateCheck<'a>, Vec<String>)> {
         let (Runner { store, settings, .. }, Self { arguments, .. }) = (runner, self);
-        let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
-        if more || settings.retime || settings.store_limit.is_some() || matches!(gated, GateMode::Yes(Some(_))) {
+        let is_forced = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
+        if is_forced || settings.retime || settings.store_limit.is_some() || matches!(gated, GateMode::Yes(Some(_))) {
             return None;
         }
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;

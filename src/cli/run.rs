@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 
-use super::answer::write_commands::{CellFailure, RunAnswer, all_shown};
+use super::answer::write_commands::{CellFailure, RunAnswer, display_paths};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
@@ -116,7 +116,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         unmade: cells_without_result(&grid, &outcome, |result| {
             result.missing.as_ref().filter(|_| result.failure.is_none())
         }),
-        files: all_shown(&files),
+        files: display_paths(&files),
         seconds,
     };
     if !arguments.events {
@@ -129,7 +129,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         &format!("{} in {}; ", format_cell_count(grid.cells.len()), terminal::format_seconds(seconds)),
         &files,
     );
-    Ok(exit_code(&outcome, grid.cells.len()))
+    Ok(warn_about_missing(&outcome, grid.cells.len()))
 }
 
 /// Returns the results folder for a run after checking that its files can be written.
@@ -150,7 +150,7 @@ fn checked_target(
 }
 
 /// Warns about cells without results and returns the exit code.
-fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
+fn warn_about_missing(outcome: &GridOutcome, count: usize) -> u8 {
     let failed = outcome.failed_count();
     let unmade = outcome.incomplete_count();
     let all = format_cell_count(count);
@@ -187,6 +187,6 @@ fn cells_without_result(
 
 /// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
 fn format_missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
-    let counts = plan::format_counts(&answer::plan::artifacts(plan, state, &Reasons::new(store, plan), store));
+    let counts = plan::format_counts(&answer::plan::count_artifacts(plan, state, &Reasons::new(store, plan), store));
     counts.trim_end().to_owned()
 }

@@ -12,7 +12,7 @@ use super::answer::write_commands::{HubInput, ScoreAnswer, ScoredTarget};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, absolute_path, backbone_entry, is_file, with_entries, with_fetch_hint};
+use super::named_entries::{SharedEntries, absolute_path, add_entries, backbone_entry, is_file, with_fetch_hint};
 use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
@@ -282,7 +282,7 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
     let (corpora, read) =
         shared.text_entries("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
-    with_entries(&mut grid, backbone, tasks, corpora);
+    add_entries(&mut grid, backbone, tasks, corpora);
     for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
         grid["evaluate"][key] = Value::Array(list);
     }

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::write_commands::{ExportedCell, ReproducedArtifact, SearchAnswer, all_shown, display_path};
+use super::answer::write_commands::{ExportedCell, ReproducedArtifact, SearchAnswer, display_path, display_paths};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::directories::{self, StoreArgs};
@@ -107,7 +107,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let answer = SearchAnswer {
         sentences: found.iter().map(SearchOutcome::sentence).collect(),
         searches: found,
-        files: all_shown(&written),
+        files: display_paths(&written),
         exported,
         export: command,
         seconds: clock.elapsed().as_secs_f64(),
@@ -280,7 +280,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<Reproduce
         cells: grid.cells.len(),
         differs: differing_settings(target),
         recorded,
-        files: all_shown(&files),
+        files: display_paths(&files),
         ..ReproducedArtifact::default()
     })
 }

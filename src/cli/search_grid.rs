@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::named_entries::{SharedEntries, backbone_entry, with_entries, with_fetch_hint};
+use super::named_entries::{SharedEntries, add_entries, backbone_entry, with_fetch_hint};
 use super::search_methods;
 use super::terminal::format_json_value;
 use crate::corpus::WindowRule;
@@ -128,9 +128,10 @@ impl SearchArgs {
     /// # Errors
     /// Fails with exit code 2 if the arguments are invalid.
     pub(super) fn needs(&self) -> Result<InputList> {
-        let bounds = self.bounds()?;
-        let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
-        GridFile::from_text(&self.text(&bounds, &depths, DEFAULT_LENGTH)?, Path::new(FILE))?.needs(
+        let bounds = self.parse_bounds()?;
+        let depths: Vec<Depth> =
+            self.allowed_units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
+        GridFile::from_text(&self.format_grid(&bounds, &depths, DEFAULT_LENGTH)?, Path::new(FILE))?.needs(
             None,
             &[],
             &AxisChoice::ALL,
@@ -143,7 +144,7 @@ impl SearchArgs {
     /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget. Fails with exit code 3 if an
     /// input is missing.
     pub(super) fn grid(&self, engine: EngineRequest, time: &DenseTimer<'_>) -> Result<Grid> {
-        let bounds = self.bounds()?;
+        let bounds = self.parse_bounds()?;
         // Read the model first, because the depths depend on its number of layers.
         let (name, entry) = backbone_entry(&self.model)?;
         let probe =
@@ -155,34 +156,34 @@ impl SearchArgs {
             .parse_budget(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
         // Report missing inputs before anything is measured.
-        let units = self.units(&bounds)?;
+        let units = self.allowed_units(&bounds)?;
         let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
-        Grid::from_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(with_fetch_hint)?;
+        Grid::from_text(&self.format_grid(&bounds, &any, 2)?, Path::new(FILE)).map_err(with_fetch_hint)?;
         let depths = match budget.layers.as_slice() {
             [] => {
                 let time = if budget.latency.is_some() { time(&dense)? } else { None };
                 search::depths(&units, &budget, &config, engine.choose(&folder)?, self.prompt, time)?
             }
             layers => {
-                if let Some(&most) = layers.iter().find(|&&depth| depth >= config.layers) {
+                if let Some(&max) = layers.iter().find(|&&depth| depth >= config.layers) {
                     return Err(Error::bad_input("the budget removes all layers of the backbone")
-                        .at(format!("--budget layers={most}"))
+                        .at(format!("--budget layers={max}"))
                         .expected(format!("fewer than the {} layers of the model", config.layers))
-                        .found(most.to_string()));
+                        .found(max.to_string()));
                 }
                 layers.iter().copied().map(Depth::layers).collect()
             }
         };
         let length = self.length.map_or(DEFAULT_LENGTH, |length| length as usize);
         let length = match config.max_positions {
-            Some(most) if self.length.is_none() => length.min(most),
+            Some(max) if self.length.is_none() => length.min(max),
             _ => length,
         };
-        Grid::from_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(with_fetch_hint)
+        Grid::from_text(&self.format_grid(&bounds, &depths, length)?, Path::new(FILE)).map_err(with_fetch_hint)
     }
 
     /// Converts the bounds given by `--budget` into the `budget` entry of a grid.
-    fn bounds(&self) -> Result<Map<String, Value>> {
+    fn parse_bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
             return Err(Error::bad_input("no tasks or texts to score candidates on")
@@ -232,7 +233,7 @@ impl SearchArgs {
     }
 
     /// Formats the grid as JSON, which is valid YAML.
-    fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
+    fn format_grid(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let (tasks, used) = shared.task_entries(&self.tasks, Bos::default(), None)?;
@@ -269,7 +270,7 @@ impl SearchArgs {
         for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
             search[key] = Value::Array(list);
         }
-        let mut axes = self.axes(depths)?.into_iter();
+        let mut axes = self.group_axes(depths)?.into_iter();
         let Some(Axes { criteria, depths, recoveries }) = axes.next() else {
             return Err(Error::bad_input("no recovery in the search repairs the layers that its criteria remove")
                 .at("--criteria, --recoveries")
@@ -286,12 +287,12 @@ impl SearchArgs {
         if !more.is_empty() {
             grid["include"] = Value::Array(more);
         }
-        with_entries(&mut grid, entry, tasks, corpora);
+        add_entries(&mut grid, entry, tasks, corpora);
         Ok(grid.to_string())
     }
 
     /// Returns the depth units that the criteria support. If the budget is in layers, only whole layers are allowed.
-    fn units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
+    fn allowed_units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
         }
@@ -303,7 +304,7 @@ impl SearchArgs {
 
     /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Leaves out units that
     /// lack a criterion, a depth or a recovery.
-    fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
+    fn group_axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
         let criteria = search_methods::build_criteria(&self.criteria)?;
         let recoveries = search_methods::build_recoveries(&self.recoveries)?;
         let mut all = Vec::new();
@@ -334,13 +335,13 @@ struct Axes {
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
 fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> {
-    let usual = [DEFAULT_SEQUENCES, length, 0];
+    let default = [DEFAULT_SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {
-        return Ok((given.to_owned(), usual));
+        return Ok((given.to_owned(), default));
     };
     let (size, seed) = size.split_once('@').unwrap_or((size, "0"));
     let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
-    match (parse_or_default(sequences, usual[0]), parse_or_default(tokens, usual[1]), parse_or_default(seed, 0)) {
+    match (parse_or_default(sequences, default[0]), parse_or_default(tokens, default[1]), parse_or_default(seed, 0)) {
         (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
         _ => Err(Error::bad_input("invalid calibration")
             .at(format!("--calibration {given}"))
@@ -349,6 +350,6 @@ fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> 
     }
 }
 
-fn parse_or_default(text: &str, usual: usize) -> Option<usize> {
-    if text.is_empty() { Some(usual) } else { text.parse().ok() }
+fn parse_or_default(text: &str, default: usize) -> Option<usize> {
+    if text.is_empty() { Some(default) } else { text.parse().ok() }
 }

@@ -47,8 +47,8 @@ fn print_status(answer: &StatusAnswer, all: bool) {
     plans.iter().for_each(|plan| print!("{}", format_shared_plan(plan, all)));
     for (index, run) in runs.iter().enumerate() {
         let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
-        let goes_on = run.stage == RunState::Running && !run.died;
-        if all || newest || goes_on {
+        let is_active = run.stage == RunState::Running && !run.died;
+        if all || newest || is_active {
             print!("{}", format_run(run));
         }
     }
@@ -174,9 +174,9 @@ fn format_run(record: &RunView) -> String {
         format!("  {} of {} cells complete{scored}", record.complete, record.cells),
     ];
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {
-        let share = (record.done_flop / record.flop).min(1.0);
+        let fraction = (record.done_flop / record.flop).min(1.0);
         let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", format_seconds(left)));
-        lines.push(format!("  {:.0} % of the work done{left}", 100.0 * share));
+        lines.push(format!("  {:.0} % of the work done{left}", 100.0 * fraction));
     }
     let jobs = record.jobs.iter().filter(|_| record.stage == RunState::Running);
     lines.extend(jobs.map(|job| format!("  {}: {} of {} tokens", job.label, job.tokens_done, job.tokens)));

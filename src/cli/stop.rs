@@ -17,9 +17,9 @@ pub(super) const STOPPING_AFTER_BATCH: &str = "stopping after this batch";
 /// Stop flag of the process. Signal handlers are registered only once, even if several commands run in the process.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Registers handlers for Ctrl-C, TERM and HUP. The first signal prints `words` and stops the run after the current
+/// Registers handlers for Ctrl-C, TERM and HUP. The first signal prints `message` and stops the run after the current
 /// batch. The second stops it immediately.
-pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
+pub(super) fn on_ctrl_c(message: &'static str) -> Result<Arc<AtomicBool>> {
     let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(stop) = known.as_ref() {
         return Ok(Arc::clone(stop));
@@ -30,12 +30,12 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("{words}; press Ctrl-C again to stop at once");
+        eprintln!("{message}; press Ctrl-C again to stop at once");
     })
     .map_err(|error| {
         Error::job("cannot register the handler for Ctrl-C")
             .found(error.to_string())
-            .hint("raise `ulimit -u` or `ulimit -v`, which may prevent a new thread")
+            .hint("raise `ulimit -u` or `ulimit -v`: the handler needs another thread")
     })?;
     *known = Some(Arc::clone(&stop));
     Ok(stop)
@@ -46,6 +46,7 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
 #[cfg(unix)]
 const FIRST_BATCH_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
+/// Flags that the signal handlers of a worker set, and whether the worker has stored anything.
 pub(super) struct Signals {
     pub(super) stop: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,

@@ -305,8 +305,8 @@ fn prepare_submission(
     Ok((submission, answer, device_memory))
 }
 
-/// Returns one line for each queued worker for the same plan. Also returns the number of an array job that has no
-/// report job because an earlier `submit` was interrupted.
+/// Returns one line for each queued job of the same plan, or `None` if no job is queued. Also returns the number of an
+/// array job that has no report job because an earlier `submit` was interrupted.
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();

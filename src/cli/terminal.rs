@@ -156,7 +156,7 @@ pub(super) fn format_json_value(value: &Value) -> String {
 }
 
 pub(super) fn format_bytes(bytes: u64) -> String {
-    scaled(bytes as f64, "B")
+    format_scaled(bytes as f64, "B")
 }
 
 pub(super) fn format_cell_count(count: usize) -> String {
@@ -164,10 +164,10 @@ pub(super) fn format_cell_count(count: usize) -> String {
 }
 
 pub(super) fn format_flops(flops: f64) -> String {
-    scaled(flops, "FLOP")
+    format_scaled(flops, "FLOP")
 }
 
-fn scaled(value: f64, unit: &str) -> String {
+fn format_scaled(value: f64, unit: &str) -> String {
     let (divisor, prefix) = match value {
         v if v >= 1e15 => (1e15, "P"),
         v if v >= 1e12 => (1e12, "T"),
@@ -292,12 +292,16 @@ impl Verbosity {
             _ => PLAIN,
         };
         LEVEL.store(level, Relaxed);
-        console::set_colors_enabled(use_colors(self.color, variable, std::io::stdout().is_terminal()));
-        console::set_colors_enabled_stderr(use_colors(self.color, variable, std::io::stderr().is_terminal()));
+        console::set_colors_enabled(use_colors(self.color, environment_variable, std::io::stdout().is_terminal()));
+        console::set_colors_enabled_stderr(use_colors(
+            self.color,
+            environment_variable,
+            std::io::stderr().is_terminal(),
+        ));
     }
 }
 
-fn variable(name: &str) -> Option<OsString> {
+fn environment_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
@@ -422,13 +426,13 @@ mod tests {
 
     #[test]
     fn help_colors_are_set_before_parsing_arguments() {
-        assert_eq!(is_help(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
-        assert_eq!(is_help(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
-        assert_eq!(is_help(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
-        assert_eq!(is_help(&["ghostlab", "--color"]), ColorChoice::Auto);
+        assert_eq!(parse_color(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
+        assert_eq!(parse_color(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
+        assert_eq!(parse_color(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
+        assert_eq!(parse_color(&["ghostlab", "--color"]), ColorChoice::Auto);
     }
 
-    fn is_help(words: &[&str]) -> ColorChoice {
+    fn parse_color(words: &[&str]) -> ColorChoice {
         color_choice(words.iter().map(OsString::from))
     }
 

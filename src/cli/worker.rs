@@ -44,7 +44,7 @@ pub(super) struct Arguments {
 }
 
 /// Store, settings and limits with which a worker runs the jobs of a grid.
-struct WorkerGrid<'a> {
+struct WorkerContext<'a> {
     store: &'a Store,
     settings: RunSettings,
     worker_limits: WorkerLimits,
@@ -54,7 +54,7 @@ struct WorkerGrid<'a> {
     timed_out: Cell<bool>,
 }
 
-impl WorkerGrid<'_> {
+impl WorkerContext<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
         let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.signals.stop);
@@ -131,7 +131,7 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let worker_limits =
         WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
-    let part = WorkerGrid {
+    let context = WorkerContext {
         store: &store,
         settings: arguments.limits.settings(arguments.grid_args.engine.request()),
         worker_limits,
@@ -139,34 +139,40 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
         signals,
         timed_out: Cell::new(false),
     };
-    let open = work
+    let main_grid = work
         .artifact
         .as_ref()
         .map(|artifact| {
-            artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| part.run_gate(dense))
+            artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| context.run_gate(dense))
         })
         .transpose();
-    if part.timed_out.get() {
+    if context.timed_out.get() {
         return Ok(WorkerOutcome::IdleTimeout);
     }
-    let open = open?.map_or(work.grid.clone(), |(_, open)| open);
-    if open.search.is_some() {
-        return work_on_search(&part, &open);
+    let main_grid = main_grid?.map_or(work.grid.clone(), |(_, main_grid)| main_grid);
+    if main_grid.search.is_some() {
+        return work_on_search(&context, &main_grid);
     }
-    part.work(part.settings, &open)
+    context.work(context.settings, &main_grid)
 }
 
 /// Runs jobs of each round of the searches together with other workers. All workers read the same scores, so they agree
 /// on the next round.
-fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
-    let WorkerGrid { store, settings, reporter, signals, .. } = *part;
-    let env =
-        SearchEnv { store, settings, reporter, stop: &signals.stop, run: &|grid| part.run_gate(grid), can_time: false };
+fn work_on_search(context: &WorkerContext<'_>, grid: &Grid) -> Result<WorkerOutcome> {
+    let WorkerContext { store, settings, reporter, signals, .. } = *context;
+    let env = SearchEnv {
+        store,
+        settings,
+        reporter,
+        stop: &signals.stop,
+        run: &|grid| context.run_gate(grid),
+        can_time: false,
+    };
     let mut cells = 0;
     for one in split_searches(grid) {
         match search(&one, &env) {
             Ok(found) => cells += found.candidates.len(),
-            Err(_) if part.timed_out.get() => return Ok(WorkerOutcome::IdleTimeout),
+            Err(_) if context.timed_out.get() => return Ok(WorkerOutcome::IdleTimeout),
             Err(error) => return Err(error),
         }
     }

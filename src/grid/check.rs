@@ -257,7 +257,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
             .item(index)
             .error(format!("metric `{}` requires a text with `damage: true`", metrics[index]))
             .expected("an entry of `perplexity` with `damage: true`")
-            .found(format!("`{}`", metrics[index]))
+            .found("no such entry")
             .hint("add `damage: true` to an entry of `perplexity`"));
     }
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))

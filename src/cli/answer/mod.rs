@@ -49,11 +49,12 @@ pub(super) fn is_json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the output of a successful command, as JSON if `--json` was given and by calling `text` otherwise.
-pub(super) fn print_answer<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
+/// Prints the output of a successful command: as JSON if `--json` was given, and by calling `print_text` otherwise.
+/// `variant` is the variant of [`Answer`] that contains the output.
+pub(super) fn print_answer<T>(answer: T, variant: fn(T) -> Answer, print_text: impl FnOnce(&T)) -> Result<ExitCode> {
     match is_json() {
-        true => terminal::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
-        false => text(&answer),
+        true => terminal::print_json(&Document::new(Outcome::Answer(Box::new(variant(answer)))))?,
+        false => print_text(&answer),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::super::terminal::format_cell_count;
 use super::cache::KindTotals;
-use super::plan_cost::{PlanCost, cost};
+use super::plan_cost::{PlanCost, compute_cost};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::exec::{Preflight, RunSettings};
@@ -203,10 +203,10 @@ impl GridPlan {
         let reasons = Reasons::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.is_complete(v)).collect();
         let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
-        let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state)).collect();
+        let jobs_left = jobs_left.flat_map(|backbone| list_jobs(plan, backbone, state)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
-            missing: missing(backbone, variant, state, &reasons),
+            missing: list_missing(backbone, variant, state, &reasons),
         });
         let quota = settings.store_limit.map(|limit| -> Result<StoreUsage> {
             let reserved = store.reserved_by_others()?;
@@ -226,17 +226,22 @@ impl GridPlan {
             profile: grid.profile.clone(),
             cells: grid.cells.len(),
             cells_complete: grid.cells.len() - left.len(),
-            artifacts: artifacts(plan, state, &reasons, store),
+            artifacts: count_artifacts(plan, state, &reasons, store),
             jobs: jobs_left,
             cells_to_run: to_run.collect(),
-            cost: cost(estimate, plan, store),
+            cost: compute_cost(estimate, plan, store),
             store_limit: quota.transpose()?,
         })
     }
 }
 
 /// Counts the required, stored and missing objects of each kind, and lists the reasons for the missing ones.
-pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
+pub(crate) fn count_artifacts(
+    plan: &Plan<'_>,
+    state: &StoreState,
+    reasons: &Reasons,
+    store: &Store,
+) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
         by_kind.entry(key.kind()).or_default().insert(key.hash().to_string(), Arc::clone(key));
@@ -276,7 +281,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
 }
 
 /// Returns the jobs that still have to run for a backbone, in order of execution.
-fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
+fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let calibrated = backbone.variants.iter().filter(|variant| variant.calibration == Some(index));
@@ -290,23 +295,32 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<Pla
             if stored < needed {
                 let calibration = text.clone();
                 let trials = needed - stored;
-                jobs.push(PlannedJob::ChooseLayers { backbone: job_name(backbone), criterion, calibration, trials });
+                jobs.push(PlannedJob::ChooseLayers {
+                    backbone: backbone_name(backbone),
+                    criterion,
+                    calibration,
+                    trials,
+                });
             }
         }
         if missing > 0 {
-            jobs.push(PlannedJob::Calibrate { backbone: job_name(backbone), calibration: text, cells: missing });
+            jobs.push(PlannedJob::Calibrate { backbone: backbone_name(backbone), calibration: text, cells: missing });
         }
         for trained in
             calibrated.iter().filter_map(|variant| variant.trained.as_ref()).filter(|model| !state.has(&model.key))
         {
             let calibration = backbone.calibrations[trained.text].calibration.to_string();
-            jobs.push(PlannedJob::Finetune { backbone: job_name(backbone), calibration });
+            jobs.push(PlannedJob::Finetune { backbone: backbone_name(backbone), calibration });
         }
     }
     for (index, evaluation) in backbone.evaluations.iter().enumerate() {
         let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[index])).count();
         if cells > 0 {
-            jobs.push(PlannedJob::Score { backbone: job_name(backbone), on: evaluation.target.to_string(), cells });
+            jobs.push(PlannedJob::Score {
+                backbone: backbone_name(backbone),
+                on: evaluation.target.to_string(),
+                cells,
+            });
         }
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
@@ -314,7 +328,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<Pla
             // All cells are timed in one job so that their latencies are comparable.
             let prompt = prompt.to_string();
             let cells = backbone.variants.len();
-            jobs.push(PlannedJob::Time { backbone: job_name(backbone), prompt, cells });
+            jobs.push(PlannedJob::Time { backbone: backbone_name(backbone), prompt, cells });
         }
     }
     jobs
@@ -324,7 +338,7 @@ fn is_stored(state: &StoreState, key: &Option<Arc<Key>>) -> bool {
     key.as_ref().is_none_or(|key| state.has(key))
 }
 
-fn job_name(backbone: &BackbonePlan) -> String {
+fn backbone_name(backbone: &BackbonePlan) -> String {
     backbone.name.clone()
 }
 
@@ -350,7 +364,12 @@ impl fmt::Display for PlannedJob {
     }
 }
 
-fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<MissingObject> {
+fn list_missing(
+    backbone: &BackbonePlan,
+    variant: &Variant,
+    state: &StoreState,
+    reasons: &Reasons,
+) -> Vec<MissingObject> {
     let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
     let missing = inputs.map(|(job, words, key)| MissingObject {
         what: MissingPart(words),

@@ -69,14 +69,14 @@ pub(crate) enum RateSource {
     Probe,
 }
 
-pub(super) fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
+pub(super) fn compute_cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
     let Estimate { cost: Cost { separate, shared, left, disk: bytes, inodes }, memory, spool, .. } = *estimate;
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().is_on_cpu());
         let rate = match RunRecord::latest_rate(store, &engine, &plan.machine()) {
             Some(rate) => Some((rate, RateSource::LastRun)),
-            None if on_cpu => Some((probe(), RateSource::Probe)),
+            None if on_cpu => Some((estimate_flop_per_second(), RateSource::Probe)),
             None => None,
         };
         let time = rate.map(|(rate, source)| PlanTime { seconds: left / rate, flop_per_second: rate, rate: source });
@@ -95,8 +95,8 @@ pub(super) fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanC
     PlanCost { cell_by_cell_flop: separate, shared_flop: shared, left_flop: left, run }
 }
 
-/// Estimates the speed of a run in FLOPs per second. The estimate is half the measured speed of a plain matrix product.
-pub(crate) fn probe() -> f64 {
+/// Estimates the speed of a run on the CPU in FLOPs per second: half the measured speed of a plain matrix product.
+pub(crate) fn estimate_flop_per_second() -> f64 {
     const SIZE: usize = 768;
     let x = vec![1.0f32; SIZE * SIZE];
     let mut y = vec![0.0f32; SIZE * SIZE];

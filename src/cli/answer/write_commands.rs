@@ -354,7 +354,7 @@ pub(crate) struct RecordPackAnswer {
     pub(crate) left_out: usize,
 }
 
-pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
+pub(crate) fn display_paths(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| display_path(path)).collect()
 }
 
