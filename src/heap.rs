@@ -36,6 +36,7 @@ static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
 const MIN_REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
+    /// Change in this thread's heap size, in bytes, that is not yet included in [`HEAP_BYTES`].
     static UNREPORTED: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -97,17 +98,17 @@ unsafe impl GlobalAlloc for Heap {
         unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
-    unsafe fn dealloc(&self, position: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         record_deallocation(layout.size());
         // SAFETY: as above.
-        unsafe { MiMalloc.dealloc(position, layout) }
+        unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 
-    unsafe fn realloc(&self, position: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         record_allocation(size);
         record_deallocation(layout.size());
         // SAFETY: as above.
-        unsafe { MiMalloc.realloc(position, layout, size) }
+        unsafe { MiMalloc.realloc(pointer, layout, size) }
     }
 }
 

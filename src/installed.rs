@@ -24,11 +24,11 @@ pub fn register_embedded(files: &'static EmbeddedFiles) {
 /// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which
 /// [`unpack_installed`] unpacked the embedded files. Returns `None` if neither exists.
 pub fn installed_folder() -> Option<PathBuf> {
-    let found = find_beside_program().filter(|folder| holds_experiments(folder));
-    found.or_else(|| unpacked_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
+    let found = find_beside_program().filter(|folder| has_experiments(folder));
+    found.or_else(|| unpacked_folder(EMBEDDED.get()?).filter(|folder| has_experiments(folder)))
 }
 
-fn holds_experiments(folder: &Path) -> bool {
+fn has_experiments(folder: &Path) -> bool {
     folder.join(EXPERIMENTS).is_dir()
 }
 

@@ -160,8 +160,8 @@ pub fn reported_free_memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let in_groups = cgroup_memory_left(&groups, Path::new("/sys/fs/cgroup"));
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let process_room = process_memory_left(&limits, |name| read_kilobytes("/proc/self/status", name));
-    [free, in_groups, process_room].into_iter().flatten().min()
+    let in_process = process_memory_left(&limits, |name| read_kilobytes("/proc/self/status", name));
+    [free, in_groups, in_process].into_iter().flatten().min()
 }
 
 /// Returns the bytes left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are no limits.

@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    fn content(path: &Path, name: &str) -> Result<Vec<u8>> {
+    fn read_content(path: &Path, name: &str) -> Result<Vec<u8>> {
         read_model(path, name, |from| {
             let mut bytes = Vec::new();
             from.read_to_end(&mut bytes).map_err(|error| Error::damaged("unreadable").found(error))?;
@@ -143,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let gguf = folder.path().join("m.gguf");
         std::fs::write(&gguf, b"GGUF content").unwrap();
-        assert_eq!(content(&gguf, "any name").unwrap(), b"GGUF content");
+        assert_eq!(read_content(&gguf, "any name").unwrap(), b"GGUF content");
         let wheel = folder.path().join("p-1-py3-none-any.whl");
         let mut zip = ZipWriter::new(File::create(&wheel).unwrap());
         let options = SimpleFileOptions::default().compression_method(CompressionMethod::STORE);
@@ -152,27 +152,27 @@ mod tests {
             zip.write_all(text.as_bytes()).unwrap();
         }
         zip.finish().unwrap();
-        assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF stored");
-        let error = content(&wheel, "n.gguf").unwrap_err();
+        assert_eq!(read_content(&wheel, "m.gguf").unwrap(), b"GGUF stored");
+        let error = read_content(&wheel, "n.gguf").unwrap_err();
         assert!(
             error.to_string().contains("does not contain `n.gguf`") && error.to_string().contains("p/m.gguf"),
             "{error}"
         );
         std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
-        assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
+        assert_eq!(read_content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
         let bytes = std::fs::read(&wheel).unwrap();
         std::fs::write(&wheel, &bytes[..bytes.len() - 30]).unwrap();
-        assert!(content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
+        assert!(read_content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
     }
 
     #[test]
     fn file_that_is_neither_wheel_nor_gguf_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.whl");
-        assert_eq!(content(&path, "m.gguf").unwrap_err().exit_code(), 3);
+        assert_eq!(read_content(&path, "m.gguf").unwrap_err().exit_code(), 3);
         for text in ["", "<html>"] {
             std::fs::write(&path, text).unwrap();
-            let error = content(&path, "m.gguf").unwrap_err();
+            let error = read_content(&path, "m.gguf").unwrap_err();
             assert!(error.to_string().contains("neither a wheel nor a GGUF file") && error.exit_code() == 2, "{error}");
         }
     }
@@ -198,7 +198,7 @@ mod tests {
         let packed = encoder.finish().unwrap();
         let mut crc = flate2::Crc::new();
         crc.update(content);
-        let about = |more: &[u8]| {
+        let header_fields = |more: &[u8]| {
             let mut bytes = vec![20, 0, 0, 0, 8, 0, 0, 0, 0, 0];
             bytes.extend(crc.sum().to_le_bytes());
             bytes.extend((packed.len() as u32).to_le_bytes());
@@ -208,10 +208,10 @@ mod tests {
             bytes.extend(name.as_bytes());
             bytes
         };
-        let mut zip = [ZIP_MAGIC, &about(&[0; 2]), &packed].concat();
+        let mut zip = [ZIP_MAGIC, &header_fields(&[0; 2]), &packed].concat();
         let directory = zip.len() as u32;
         zip.extend(b"PK\x01\x02\x14\x00");
-        zip.extend(about(&[0; 16]));
+        zip.extend(header_fields(&[0; 16]));
         let size = zip.len() as u32 - directory;
         zip.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
         zip.extend(size.to_le_bytes());

@@ -21,8 +21,8 @@ const UNKNOWN_LICENSE: &str = "Not stated. Ask the authors of these results.";
 /// Entities by ID. Entities shared by several runs are listed once.
 type Entities = BTreeMap<String, Value>;
 
-pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest_bytes: usize) -> Value {
-    let mut others = Entities::new();
+pub(super) fn build_metadata(folders: &[PackedFolder], license: Option<&str>, manifest_bytes: usize) -> Value {
+    let mut entities = Entities::new();
     let mut graph = Vec::new();
     let mut parts = Vec::new();
     let mut runs = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
             })
         }));
         parts.push(reference(&folder_id));
-        runs.push(run_entity(folder, &folder_id, &mut others));
+        runs.push(run_entity(folder, &folder_id, &mut entities));
     }
     parts.push(reference(MANIFEST));
     graph.push(json!({
@@ -56,34 +56,34 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     let root = json!({
         "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
         "description": "Results of layer-pruned language models with per-item data. `ghostlab verify` recomputes a random sample.",
-        "datePublished": published, "license": license_value(license, &mut others),
+        "datePublished": published, "license": license_value(license, &mut entities),
         "hasPart": unwrap_single(parts), "mentions": unwrap_single(runs),
     });
     let descriptor = json!({
         "@id": METADATA, "@type": "CreativeWork", "about": reference("./"), "conformsTo": reference(PROFILE),
     });
-    let all: Vec<Value> = [descriptor, root].into_iter().chain(graph).chain(others.into_values()).collect();
+    let all: Vec<Value> = [descriptor, root].into_iter().chain(graph).chain(entities.into_values()).collect();
     json!({"@context": CONTEXT, "@graph": all})
 }
 
 /// Adds an entity for the run that wrote a results directory, including its software and inputs. Returns a reference to
 /// the run.
-fn run_entity(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
+fn run_entity(folder: &PackedFolder, folder_id: &str, entities: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let command = words.collect::<Vec<_>>().join(" ");
     let id = format!("#run-{}", encode_uri(&folder.name.replace('/', "-")));
     let inputs = record["inputs"].as_object().into_iter().flatten();
     let inputs: Vec<Value> =
-        inputs.filter_map(|(path, hash)| input_entity(record, path, hash.as_str()?, others)).collect();
+        inputs.filter_map(|(path, hash)| input_entity(record, path, hash.as_str()?, entities)).collect();
     let machine = &record["machine"];
     let entity = json!({
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
-        "instrument": software_entity(record, others), "object": unwrap_single(inputs), "result": reference(folder_id),
+        "instrument": software_entity(record, entities), "object": unwrap_single(inputs), "result": reference(folder_id),
     });
-    others.insert(id.clone(), entity);
+    entities.insert(id.clone(), entity);
     reference(&id)
 }
 
@@ -93,7 +93,7 @@ fn text_or_unknown(value: &Value) -> String {
 
 /// Adds an entity for the program at its commit, and one for each crate that affects the numbers. Returns a reference
 /// to the program.
-fn software_entity(record: &Value, others: &mut Entities) -> Value {
+fn software_entity(record: &Value, entities: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
     let changed = if record["dirty"] == true { ", with uncommitted changes" } else { "" };
@@ -103,7 +103,7 @@ fn software_entity(record: &Value, others: &mut Entities) -> Value {
         let entity = json!({
             "@id": url, "@type": "SoftwareApplication", "name": name, "version": version, "url": url,
         });
-        others.insert(url.clone(), entity);
+        entities.insert(url.clone(), entity);
         Some(reference(&url))
     });
     let crates = unwrap_single(crates.collect());
@@ -118,13 +118,13 @@ fn software_entity(record: &Value, others: &mut Entities) -> Value {
         // In RO-Crate, a `SoftwareApplication` requires a URL.
         None => entity["@type"] = json!("CreativeWork"),
     }
-    others.insert(id.clone(), entity);
+    entities.insert(id.clone(), entity);
     reference(&id)
 }
 
 /// Adds an entity for an input file, identified by its hash. If the file is from the Hub, also adds an entity for its
 /// repository. Returns a reference to the file.
-fn input_entity(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
+fn input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
         "@id": id, "@type": "CreativeWork", "name": path, "identifier": format!("sha256:{hash}"), "sha256": hash,
@@ -139,20 +139,20 @@ fn input_entity(record: &Value, path: &str, hash: &str, others: &mut Entities) -
         let revision = hub.and_then(|hub| hub["commit"].as_str()).unwrap_or(revision);
         let url = format!("https://huggingface.co/{name}/tree/{revision}");
         let source = json!({"@id": url, "@type": "CreativeWork", "name": format!("{name} at {revision}"), "url": url});
-        others.insert(url.clone(), source);
+        entities.insert(url.clone(), source);
         entity["isPartOf"] = reference(&url);
     }
-    others.insert(id.clone(), entity);
+    entities.insert(id.clone(), entity);
     Some(reference(&id))
 }
 
 /// Returns the metadata value for a license. Adds an entity for a URL, and uses any other text unchanged.
-fn license_value(license: Option<&str>, others: &mut Entities) -> Value {
+fn license_value(license: Option<&str>, entities: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
             let entity =
                 json!({"@id": url, "@type": "CreativeWork", "name": url, "description": "License of these results."});
-            others.insert(url.to_owned(), entity);
+            entities.insert(url.to_owned(), entity);
             reference(url)
         }
         Some(words) => json!(words),
@@ -197,7 +197,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// Results directory in an archive: name, title, files and record.
+/// Results directory to pack, with its files and its provenance record.
 pub(super) struct PackedFolder {
     pub(super) name: String,
     pub(super) title: String,
@@ -213,19 +213,19 @@ pub(super) struct PackedFile {
 }
 
 /// Reads a results directory with all files in its checksum file. Files that a record may omit are skipped if they do
-/// not exist, and are counted in `left_out`.
+/// not exist, and are counted in `omitted_files`.
 ///
 /// # Errors
 /// Fails if the numbers or the provenance record are missing, or if any other file is missing or has changed since the
 /// run.
-pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> {
+pub(super) fn read_folder(folder: &Path, omitted_files: &mut usize) -> Result<PackedFolder> {
     let numbers = StoredResults::read(folder)?;
     let run: Value = Provenance::read(folder)?;
     let mut files = Vec::new();
     for (hash, name) in read_file_list(folder)? {
         let path = folder.join(&name);
         if !path.exists() && may_be_left_out(&name) {
-            *left_out += 1;
+            *omitted_files += 1;
             continue;
         }
         if !is_inside(&name) {
@@ -257,5 +257,5 @@ fn altered_file_error(hash: &str, path: &Path, found: String) -> Error {
         .at(path.display().to_string())
         .expected(format!("SHA-256 {hash}"))
         .found(found)
-        .hint("run `ghostlab verify` to list all differences; only unchanged folders can be packed")
+        .hint("run `ghostlab verify FOLDER` to list all differences; only unchanged folders can be packed")
 }

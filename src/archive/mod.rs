@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::io::{Cursor, Write};
 use std::path::{Component, Path, PathBuf};
 
-use metadata::{PackedFile, PackedFolder, metadata, read};
+use metadata::{PackedFile, PackedFolder, build_metadata, read_folder};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
@@ -69,7 +69,7 @@ pub struct RecordArchive {
     /// Names of the results directories in the archive.
     pub folders: Vec<String>,
     pub entries: usize,
-    /// Number of listed files that do not exist. Large files are optional.
+    /// Number of listed files that were left out because they do not exist. Only large files may be missing.
     pub omitted_files: usize,
 }
 
@@ -79,15 +79,16 @@ pub struct RecordArchive {
 /// Fails if a directory lacks its numbers or its provenance record, or if a file has changed since the run.
 pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive> {
     let mut omitted_files = 0;
-    let mut packed = folders.iter().map(|folder| read(folder, &mut omitted_files)).collect::<Result<Vec<_>>>()?;
+    let mut packed =
+        folders.iter().map(|folder| read_folder(folder, &mut omitted_files)).collect::<Result<Vec<_>>>()?;
     packed.sort_by(|one, other| one.name.cmp(&other.name));
     let names: BTreeSet<&str> = packed.iter().map(|folder| folder.name.as_str()).collect();
     if let Some(pair) = packed.windows(2).find(|two| two[0].name == two[1].name) {
         return Err(Error::bad_input("two results folders have the same name")
             .at(pair[0].name.clone())
-            .expected("distinct artifacts or profiles")
+            .expected("one folder per artifact and profile")
             .found(format!("{} folders with {} names", packed.len(), names.len()))
-            .hint("pack them into separate files"));
+            .hint("pack the folders into separate files"));
     }
     let all = packed
         .iter()
@@ -95,11 +96,11 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
     let all: Vec<(String, &PackedFile)> = all.collect();
     // Each line takes 67 bytes in addition to the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
-    let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
+    let metadata = format!("{:#}\n", build_metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));
     let manifest: String =
         [format!("{}  {METADATA}\n", sha256::of_bytes(&metadata))].into_iter().chain(hashes).collect();
-    let titles = packed.iter().map(|folder| folder.name.clone()).collect();
+    let folder_names = packed.iter().map(|folder| folder.name.clone()).collect();
     let mut entries = vec![(METADATA.to_owned(), metadata.into_bytes()), (MANIFEST.to_owned(), manifest.into_bytes())];
     for PackedFolder { name, files, .. } in packed {
         // RO-Crate requires an entry for each described directory.
@@ -107,7 +108,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
     let bytes = write_zip(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
-    Ok(RecordArchive { bytes, folders: titles, entries: entries.len(), omitted_files })
+    Ok(RecordArchive { bytes, folders: folder_names, entries: entries.len(), omitted_files })
 }
 
 /// Writes the entries in order, without times or host-specific metadata.

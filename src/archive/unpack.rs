@@ -20,7 +20,7 @@ pub struct UnpackedRecord {
     pub altered: Vec<AlteredFile>,
 }
 
-/// Entry that does not match the archive's list.
+/// Entry whose hash differs from the archive's list, or that only the list or only the archive contains.
 #[derive(Debug)]
 pub struct AlteredFile {
     pub name: String,
@@ -67,7 +67,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
 fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| zip_error(&error))?;
     let mut names = BTreeSet::new();
-    let mut room = bytes;
+    let mut remaining_bytes = bytes;
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|error| zip_error(&error))?;
         let name = entry.name().map_err(|error| zip_error(&error))?.into_owned();
@@ -77,24 +77,24 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
             continue;
         }
         if !is_inside(&name) || !entry.is_file() {
-            return unsafe_archive(
+            return reject_entry(
                 &name,
                 "a regular file inside the archive",
                 "a path outside the archive, or an entry that is not a regular file",
             );
         }
         if names.contains(&name) {
-            return unsafe_archive(&name, "unique entry names", "a duplicate entry");
+            return reject_entry(&name, "unique entry names", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than the size of the archive.
-        let Some(left) = room.checked_sub(entry.size()) else {
-            return unsafe_archive(
+        let Some(left) = remaining_bytes.checked_sub(entry.size()) else {
+            return reject_entry(
                 &name,
                 "uncompressed entries, smaller in total than the archive",
                 "entries that are larger in total",
             );
         };
-        room = left;
+        remaining_bytes = left;
         let path = to.join(&name);
         let folder = path.parent().unwrap_or(to);
         std::fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
@@ -105,7 +105,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
             .read_to_end(&mut content)
             .map_err(|error| damaged_archive_error(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return unsafe_archive(&name, "as many bytes as the entry declares", "a different size");
+            return reject_entry(&name, "as many bytes as the entry declares", "a different size");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -113,7 +113,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
     Ok(names)
 }
 
-fn unsafe_archive<T>(name: &str, expected: &str, found: &str) -> Result<T> {
+fn reject_entry<T>(name: &str, expected: &str, found: &str) -> Result<T> {
     Err(Error::bad_input("unsafe archive").at(name).expected(expected).found(found))
 }
 
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    fn archive(entries: &[(&str, &str)]) -> Vec<u8> {
+    fn build_archive(entries: &[(&str, &str)]) -> Vec<u8> {
         let mut to = ZipWriter::new(Cursor::new(Vec::new()));
         for (name, text) in entries {
             let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -157,12 +157,12 @@ mod tests {
     #[test]
     fn unsafe_archives_are_rejected_without_writing_outside() {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
-            let (found, folder) = unpack_bytes(&archive(&[("good.txt", "x"), (name, "evil")]));
+            let (found, folder) = unpack_bytes(&build_archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("unsafe"), "{name}: {error}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
         }
-        let zip = archive(&[("a.txt", "some text that is long enough to be found")]);
+        let zip = build_archive(&[("a.txt", "some text that is long enough to be found")]);
         let offset = zip.windows(4).position(|four| four == b"some").unwrap();
         let mut altered = zip.clone();
         altered[offset] = b'S';
@@ -181,7 +181,7 @@ mod tests {
         let hash = sha256::of_bytes("one");
         let list = format!("{hash}  a.txt\n{hash}  b.txt\n{hash}  c.txt\n");
         let (found, _folder) =
-            unpack_bytes(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
+            unpack_bytes(&build_archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
         let found = found.unwrap();
         let altered: Vec<&str> = found.altered.iter().map(|file| file.name.as_str()).collect();
         assert_eq!((found.intact, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));

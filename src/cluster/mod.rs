@@ -36,16 +36,16 @@ const MIN_IDLE_TIME: Duration = Duration::from_secs(24 * 3600);
 /// has no queued or running jobs, and has been idle for a day. All copies are kept if a submission is unreadable. If
 /// the scheduler does not respond, copies with submitted jobs are kept.
 pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
-    let mut quiet: Vec<FrozenProgram> =
+    let mut unused: Vec<FrozenProgram> =
         FrozenProgram::all(store).into_iter().filter(|program| program.age() >= MIN_IDLE_TIME).collect();
-    if quiet.is_empty() {
-        return quiet;
+    if unused.is_empty() {
+        return unused;
     }
     let Some(submissions) = Submission::all_if_readable(store) else { return Vec::new() };
     let named: BTreeSet<&str> = submissions.iter().map(|submission| submission.binary.sha256.as_str()).collect();
-    let needs_queue = quiet.iter().any(|program| named.contains(program.sha256.as_str()));
+    let needs_queue = unused.iter().any(|program| named.contains(program.sha256.as_str()));
     let queue = if needs_queue { Queue::query().ok() } else { None };
-    quiet.retain(|program| {
+    unused.retain(|program| {
         submissions.iter().filter(|submission| submission.binary.sha256 == program.sha256).all(|submission| {
             let folder = submission.folder(store);
             let has_ended = match (submission.jobs(store).may_have_jobs(), &queue) {
@@ -56,16 +56,16 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
             has_ended && is_own_file(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
         })
     });
-    quiet
+    unused
 }
 
 /// Returns the time since the last write in the directory of a submission.
 fn idle_time(folder: &Path) -> Duration {
-    let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
+    let all = list_entries(folder).flat_map(|path| list_entries(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| time_since_modified(&path)).min().unwrap_or_default()
 }
 
-fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+fn list_entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
@@ -88,6 +88,7 @@ fn is_own_file(_: &Path) -> bool {
 
 /// File name of a frozen copy.
 const PROGRAM_FILE_NAME: &str = "ghostlab";
+
 /// Copy of the program that was frozen when jobs were submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {

@@ -40,7 +40,8 @@ const FLAG_LETTERS: &str = "HIOQWhksuvV";
 /// accepts them.
 ///
 /// # Errors
-/// Fails if an option is reserved. The error gives the reason.
+/// Fails if an option is reserved or `--`, or if a word contains control characters. The hint of the error gives the
+/// reason.
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         if word.chars().any(char::is_control) {
@@ -56,7 +57,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
                 let letters = word.strip_prefix('-').unwrap_or_default();
                 let flags = letters.chars().take_while(|&letter| FLAG_LETTERS.contains(letter)).count();
                 let mut given = letters.chars().take(flags + 1);
-                given.find_map(|letter| RESERVED_OPTIONS.iter().find(|(_, long, _)| *long == Some(letter)))
+                given.find_map(|letter| RESERVED_OPTIONS.iter().find(|(_, short, _)| *short == Some(letter)))
             }
         };
         if let Some((name, _, hint)) = reserved {
@@ -78,7 +79,7 @@ fn reject_option(word: &str, hint: &str) -> Result<()> {
 pub(super) fn split_entry(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("invalid sbatch option")
-            .expected("`--NAME=VALUE`, one per entry")
+            .expected("one option per entry, such as `--exclude=node7` or `-p gpu`")
             .found(format!("`{entry}`")));
     }
     let words = match entry.split_once(' ') {
@@ -127,8 +128,8 @@ fn parse_number(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()
 }
 
-fn checked_seconds(count: u64, seconds: u64) -> Option<u64> {
-    count.checked_mul(seconds)
+fn checked_seconds(count: u64, seconds_per_unit: u64) -> Option<u64> {
+    count.checked_mul(seconds_per_unit)
 }
 
 #[cfg(test)]

@@ -149,11 +149,11 @@ struct CommandFailure {
 }
 
 /// Runs a command with a timeout and returns its stdout.
-fn run_with_timeout(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    run_command(program, arguments, within).map_err(|silent| silent.reason)
+fn run_with_timeout(program: &str, arguments: &[&str], timeout: Duration) -> Result<String, String> {
+    run_command(program, arguments, timeout).map_err(|failure| failure.reason)
 }
 
-fn run_command(program: &str, arguments: &[&str], within: Duration) -> Result<String, CommandFailure> {
+fn run_command(program: &str, arguments: &[&str], timeout: Duration) -> Result<String, CommandFailure> {
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -174,19 +174,19 @@ fn run_command(program: &str, arguments: &[&str], within: Duration) -> Result<St
         }
         sender.send((read(out), read(err))).ok();
     });
-    let Ok((stdout, stderr)) = receiver.recv_timeout(within) else {
+    let Ok((stdout, stderr)) = receiver.recv_timeout(timeout) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(command_failed(format!("{program} timed out after {} s", within.as_secs())));
+        return Err(command_failure(format!("{program} timed out after {} s", timeout.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(stdout),
-        Ok(status) => Err(command_failed(format!("{program}: {status}: {}", stderr.trim()))),
-        Err(error) => Err(command_failed(format!("{program}: {error}"))),
+        Ok(status) => Err(command_failure(format!("{program}: {status}: {}", stderr.trim()))),
+        Err(error) => Err(command_failure(format!("{program}: {error}"))),
     }
 }
 
-fn command_failed(reason: String) -> CommandFailure {
+fn command_failure(reason: String) -> CommandFailure {
     CommandFailure { reason, not_started: false }
 }
 
@@ -219,19 +219,19 @@ impl JobEnd {
     pub fn record(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
-        let noted = match bad {
+        let result = match bad {
             None => fs::remove_file(&path).map_err(|error| Error::io("remove", &path, &error)),
             Some((exit_code, reason)) => {
                 let log = folder.join(Self::LOGS).join(format!("{job}.log"));
                 let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-                Self { job, exit_code, reason, log, host: owner::host(), time }.put(&path)
+                Self { job, exit_code, reason, log, host: owner::host(), time }.write(&path)
             }
         };
         // Ignore errors, because the reason is also in the log.
-        noted.ok();
+        result.ok();
     }
 
-    fn put(&self, path: &Path) -> Result<()> {
+    fn write(&self, path: &Path) -> Result<()> {
         let folder = path.parent().unwrap_or(path);
         fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
         write_atomically(path, |file| {
@@ -269,9 +269,9 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn hanging_command_times_out() {
-        let began = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let reason = run_with_timeout("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
-        assert!(reason.contains("timed out") && began.elapsed() < Duration::from_secs(20), "{reason}");
+        assert!(reason.contains("timed out") && started.elapsed() < Duration::from_secs(20), "{reason}");
         assert!(
             run_with_timeout("ghostlab-no-such-program", &[], QUERY_TIMEOUT).unwrap_err().contains("no-such-program")
         );

@@ -53,10 +53,10 @@ impl JobScript<'_> {
     pub fn render(&self, folder: &Path) -> Result<String> {
         let Submission { id, name, .. } = self.submission;
         let path = path_to_text(&folder.join(Submission::SCRIPT))?;
-        let by_hand =
+        let sbatch_command =
             |options: Vec<String>| command_line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
-        let array = by_hand(self.array_options()?);
-        let report = by_hand(self.report_options("ARRAY")?);
+        let array = sbatch_command(self.array_options()?);
+        let report = sbatch_command(self.report_options("ARRAY")?);
         // The script shows the name in a one-line comment, so it must not contain line breaks.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
@@ -69,7 +69,7 @@ impl JobScript<'_> {
             cpus => self.cpus,
             memory => self.memory,
             setup => &self.setup,
-            export => self.exported(),
+            export => self.exported_variables(),
             worker => command_line(self.worker.iter().cloned()),
             report => command_line(self.report.iter().cloned()),
         };
@@ -80,7 +80,7 @@ impl JobScript<'_> {
         Ok(text + "\n")
     }
 
-    fn exported(&self) -> String {
+    fn exported_variables(&self) -> String {
         let exported = self.export.iter().map(String::as_str);
         let set = PASSED_VARIABLES.into_iter().filter(|name| std::env::var_os(name).is_some());
         set.chain(exported).collect::<Vec<_>>().join(",")
@@ -93,7 +93,7 @@ impl JobScript<'_> {
     /// Fails if the path of the log directory cannot be passed to the scheduler.
     pub fn array_options(&self) -> Result<Vec<String>> {
         let array = format!("--array=0-{}%{}", self.workers.max(1) - 1, self.at_a_time);
-        Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
+        Ok([vec![array, self.output_option("%A_%a.log")?], self.common_options()].concat())
     }
 
     /// Returns the sbatch options for the report job, which runs after the array.
@@ -101,18 +101,19 @@ impl JobScript<'_> {
     /// # Errors
     /// Fails like [`Self::array_options`].
     pub fn report_options(&self, array: &str) -> Result<Vec<String>> {
-        let options = [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output("%j.log")?];
-        Ok([options.to_vec(), self.common()].concat())
+        let options =
+            [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output_option("%j.log")?];
+        Ok([options.to_vec(), self.common_options()].concat())
     }
 
-    fn common(&self) -> Vec<String> {
-        let export = format!("--export={}", self.exported());
+    fn common_options(&self) -> Vec<String> {
+        let export = format!("--export={}", self.exported_variables());
         [export].into_iter().chain(self.options.iter().cloned()).collect()
     }
 
     /// Returns the `--output` option for the logs. `name` is a Slurm filename pattern. Pattern characters in the
     /// directory are escaped.
-    fn output(&self, name: &str) -> Result<String> {
+    fn output_option(&self, name: &str) -> Result<String> {
         let folder = path_to_text(&self.logs)?;
         if folder.contains('\\') {
             return Err(path_error(&self.logs).expected("a path without `\\`, which Slurm interprets"));

@@ -64,11 +64,11 @@ impl SlurmProfile {
             ("idle_exit", 0, profile.idle_exit, MAX_SECONDS),
             ("retries", 0, profile.retries.map(u64::from), u64::from(MAX_RETRIES)),
         ];
-        for (key, least, found, most) in numbers {
-            if let Some(found) = found.filter(|found| !(least..=most).contains(found)) {
+        for (key, min, found, max) in numbers {
+            if let Some(found) = found.filter(|found| !(min..=max).contains(found)) {
                 return Err(Error::bad_input(format!("invalid `{key}` in the cluster profile"))
                     .at(path.display().to_string())
-                    .expected(format!("{least} to {most}"))
+                    .expected(format!("{min} to {max}"))
                     .found(found.to_string()));
             }
         }

@@ -20,7 +20,7 @@ use ghostlab_store::{Store, fault};
 #[serde(deny_unknown_fields)]
 pub struct Submission {
     pub format: u64,
-    /// ID, which is unique for the plan, program and inputs.
+    /// First 12 digits of the SHA-256 of the other fields.
     pub id: String,
     /// ID of the plan's outline in the store.
     pub plan: String,
@@ -81,8 +81,8 @@ fn json_error(error: &serde_json::Error) -> Error {
     Error::job("cannot write the submission as JSON").found(error)
 }
 
-fn to_pretty_json(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what).map_err(|error| json_error(&error))
+fn to_pretty_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(value).map_err(|error| json_error(&error))
 }
 
 const FORMAT_VERSION: u64 = 1;
@@ -180,7 +180,7 @@ impl Submission {
 
     fn read_each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
         let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
-        folders.map(|folders| Self::read(&folders.path().join(Self::FILE)))
+        folders.map(|folder| Self::read(&folder.path().join(Self::FILE)))
     }
 
     pub fn inputs(&self) -> &BTreeMap<String, String> {

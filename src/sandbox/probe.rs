@@ -93,7 +93,7 @@ fn read_generation(definition: &Definition) -> Result<()> {
 }
 
 fn file_size(file: &PathBuf) -> u64 {
-    fs::metadata(file).map_or(0, |about| about.len())
+    fs::metadata(file).map_or(0, |metadata| metadata.len())
 }
 
 impl TaskProbe {
@@ -101,13 +101,13 @@ impl TaskProbe {
         let limit = self.limit.map(DocumentLimit::new).transpose()?;
         let task = Task::with_limit(self.definition.clone(), &self.rows, limit)?;
         let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::from_folder(folder)).transpose()?;
-        let setting = PromptSettings {
+        let settings = PromptSettings {
             shots: self.shots,
             seed: self.seed,
             system: self.system.clone(),
             chat: chat.as_ref(),
             multiturn: self.chat.as_ref().is_none_or(|(_, multiturn)| *multiturn),
         };
-        task.dry_run(&self.rows, &setting)
+        task.dry_run(&self.rows, &settings)
     }
 }

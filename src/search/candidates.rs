@@ -60,24 +60,24 @@ pub fn depths(
     prompt: Latency,
     dense: Option<f64>,
 ) -> Result<Vec<Depth>> {
-    let sought = BudgetCheck { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
-    if sought.meets_budget(Depth::layers(0)).1 {
-        return Err(sought
+    let check = BudgetCheck { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
+    if check.meets_budget(Depth::layers(0)).1 {
+        return Err(check
             .budget_error("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
-            .found(sought.costs_text(0))
-            .hint(format!("tighten the budget; removing one layer gives {}", sought.costs_text(1))));
+            .found(check.costs_text(0))
+            .hint(format!("tighten the budget; removing one layer gives {}", check.costs_text(1))));
     }
     let mut depths = Vec::new();
     for &unit in units {
-        depths.extend(sought.depths_in(unit));
+        depths.extend(check.depths_in(unit));
     }
     if !depths.is_empty() {
         return Ok(depths);
     }
     let max_removed = config.layers.saturating_sub(1);
-    let reached = sought.costs_text(max_removed);
-    Err(sought
+    let reached = check.costs_text(max_removed);
+    Err(check
         .budget_error("the budget cannot be met even with a single layer left")
         .expected(format!("a budget that removing {max_removed} of {} layers meets ({reached})", config.layers))
         .found(budget.to_string())
@@ -152,7 +152,7 @@ pub(super) fn find_candidates(
         .iter()
         .map(|unselectable| ExcludedCell { cell: unselectable.to_string(), reason: unselectable.reason.clone() })
         .collect();
-    let mut taken = Vec::new();
+    let mut candidates = Vec::new();
     let mut nearest = Vec::new();
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
         let criterion = cell.criterion.as_ref().map_or(Ok(()), |criterion| criterion.rule.check_backbone(config));
@@ -163,15 +163,16 @@ pub(super) fn find_candidates(
         }
         let estimates = model.estimates(cell.depth).into_iter();
         let misses: Option<Vec<String>> = estimates.map(|costs| costs.violated_bound(budget, dense)).collect();
-        let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
-        let wrong = wrong.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
+        let wrong_depth = budget.layers.first().filter(|layers| cell.depth != **layers);
+        let wrong_depth =
+            wrong_depth.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
-        match wrong.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
+        match wrong_depth.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
             Some(reason) => nearest.push((distance, ExcludedCell::new(cell, reason))),
-            None => taken.push(cell.clone()),
+            None => candidates.push(cell.clone()),
         }
     }
-    if taken.is_empty() {
+    if candidates.is_empty() {
         nearest.sort_by_key(|(distance, _)| *distance);
         // Cells with the same cut have the same costs.
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
@@ -183,7 +184,7 @@ pub(super) fn find_candidates(
         return Err(no_candidate_error("no candidate meets the budget", grid, budget, &found));
     }
     excluded.extend(nearest.into_iter().map(|(_, entry)| entry));
-    Ok((taken, excluded))
+    Ok((candidates, excluded))
 }
 
 /// Formats a depth, such as `7 layers` or `8 attention`.
@@ -227,7 +228,7 @@ pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Cut,
     /// Program with placeholders for the operators.
-    pub(super) path: Program,
+    pub(super) placeholder_program: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) duplicates: Vec<String>,
@@ -304,12 +305,12 @@ pub(super) fn solve_candidates(
     let shallowest = exclude_deeper_cells(fits.iter().map(|(cell, ..)| cell.clone()).collect(), excluded);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| shallowest.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
-        match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {
+        match racers.iter_mut().find(|racer| is_duplicate(&racer.program, &program)) {
             Some(racer) => racer.duplicates.push(cell.name),
             None => racers.push(Racer {
                 cell,
                 removed: result.removed.clone(),
-                path: build_program(result.layers, &result.removed, &result.boundaries)?,
+                placeholder_program: build_program(result.layers, &result.removed, &result.boundaries)?,
                 program,
                 costs,
                 duplicates: Vec::new(),
@@ -323,7 +324,7 @@ pub(super) fn solve_candidates(
     Ok(racers)
 }
 
-fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
+fn is_duplicate(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     let [one, other] = [one, other].map(slice::from_ref).map(RowContent::Programs);
     is_one_measurement(&one, &other)
 }

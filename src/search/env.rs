@@ -107,15 +107,15 @@ pub struct Schedule {
     /// Number of items that the race may use, for each stratum (task or text).
     strata: Vec<usize>,
     /// Number of items per stratum in the first round.
-    each: usize,
+    first_round_items: usize,
 }
 
 impl Schedule {
     /// Creates a schedule with about `first` items in the first round. The number of items per stratum is rounded up to
     /// a power of two, so that searches of different sizes have item ranges in common.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
-        let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
-        Self { strata, each }
+        let first_round_items = first.div_ceil(strata.len().max(1)).next_power_of_two();
+        Self { strata, first_round_items }
     }
 
     pub fn rounds(&self) -> usize {
@@ -134,17 +134,21 @@ impl Schedule {
         let first = if round == 0 { 0 } else { self.items_reached(round - 1) };
         let mut from = first.min(items);
         let end = self.items_reached(round).min(items);
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         while from < end {
             let to = if from == 0 { FIRST_RANGE_LENGTH } else { 2 * from };
-            stretches.push((from, to.min(end)));
+            ranges.push((from, to.min(end)));
             from = to;
         }
-        stretches
+        ranges
     }
 
     fn items_reached(&self, round: usize) -> usize {
-        u32::try_from(round).ok().and_then(|round| self.each.checked_shl(round)).unwrap_or(usize::MAX).max(self.each)
+        u32::try_from(round)
+            .ok()
+            .and_then(|round| self.first_round_items.checked_shl(round))
+            .unwrap_or(usize::MAX)
+            .max(self.first_round_items)
     }
 }
 
@@ -205,8 +209,8 @@ pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> R
 
 /// Creates the track for an objective. The race uses no more items than the search allows.
 fn build_track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
-    let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
-    let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
+    let max_items = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
+    let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(max_items) });
     let strata: Vec<Stratum> = strata.collect();
     let sizes = strata.iter().map(|stratum| stratum.used - stratum.held_out_count()).collect();
     Track { name, strata, schedule: Schedule::new(sizes, first), scale }

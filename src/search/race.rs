@@ -32,7 +32,7 @@ pub struct Elimination {
 /// probability of a wrong elimination.
 pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
-    let leader = best(alive, first)?;
+    let leader = find_leader(alive, first)?;
     let rivals = if objectives.len() == 1 { vec![leader] } else { pareto_front(alive, objectives) };
     let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
     let exits: Vec<Elimination> = others
@@ -51,7 +51,7 @@ pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], l
 }
 
 /// Returns the candidate with the largest mean.
-fn best<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option<usize> {
+fn find_leader<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option<usize> {
     // If several candidates are tied, the first one wins.
     let means = alive.iter().map(|&candidate| (candidate, mean_of_means(&objective[candidate])));
     let best = means.reduce(|best, other| if other.1 > best.1 { other } else { best });

@@ -49,7 +49,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
         ));
     }
     racers.iter_mut().for_each(|racer| racer.gains = empty_gains(&tracks));
-    let (rounds, mut spent) = race(grid, spec, env, &tracks, &mut racers)?;
+    let (rounds, mut spent) = run_rounds(grid, spec, env, &tracks, &mut racers)?;
     measure_latencies(grid, spec, env, &mut racers)?;
     let best = find_winner(&racers);
     for at in 0..racers.len() {
@@ -70,7 +70,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
         alpha: spec.alpha,
         seed: spec.seed,
         prompt: spec.prompt.to_string(),
-        objectives: tracks.iter().map(objective).collect(),
+        objectives: tracks.iter().map(to_objective).collect(),
         rounds,
         candidates: survivors.into_iter().map(|survivor| survivor.into_candidate(&tracks, &spec.budget)).collect(),
         left_out: excluded,
@@ -81,7 +81,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     })
 }
 
-fn objective(track: &Track) -> Objective {
+fn to_objective(track: &Track) -> Objective {
     Objective {
         name: track.name.to_owned(),
         on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
@@ -91,7 +91,7 @@ fn objective(track: &Track) -> Objective {
 }
 
 /// Runs rounds until only one candidate or no item is left. Returns the rounds and their costs.
-fn race(
+fn run_rounds(
     grid: &Grid,
     spec: &Search,
     env: &SearchEnv<'_>,
@@ -100,12 +100,12 @@ fn race(
 ) -> Result<(Vec<Round>, SearchCost)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
-    let everyone = count_layers(racers.iter().map(|racer| &racer.path));
+    let layers_per_item = count_layers(racers.iter().map(|racer| &racer.placeholder_program));
     let all_items = (all * racers.len()) as f64;
-    let all_layers = all as f64 * everyone;
+    let all_layers = all as f64 * layers_per_item;
     let mut spent = SearchCost { all_items, all_layers, ..SearchCost::default() };
     let mut rounds = Vec::new();
-    let mut before = 0;
+    let mut seen_before = 0;
     for round in 0..count {
         let alive: Vec<usize> =
             (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived).collect();
@@ -120,9 +120,10 @@ fn race(
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
         let outcome = (env.run)(&round_grid)?;
-        spent.items += ((seen - before) * alive.len()) as f64;
-        spent.layers += (seen - before) as f64 * count_layers(alive.iter().map(|&racer| &racers[racer].path));
-        before = seen;
+        spent.items += ((seen - seen_before) * alive.len()) as f64;
+        spent.layers +=
+            (seen - seen_before) as f64 * count_layers(alive.iter().map(|&racer| &racers[racer].placeholder_program));
+        seen_before = seen;
         for (&index, result) in alive.iter().zip(&outcome.cells) {
             let racer = &mut racers[index];
             match result.failure.as_ref().or(result.missing.as_ref()) {
@@ -212,21 +213,22 @@ pub(super) fn judge_winner(
     roles.extend(dense_cells(grid).into_iter().map(|cell| ("dense", cell)));
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
     let scored = score_cells(grid, spec, env, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
-        let first = &track.strata[stratum];
-        vec![(first.all - first.held_out_count(), first.all)]
+        let stratum = &track.strata[stratum];
+        vec![(stratum.all - stratum.held_out_count(), stratum.all)]
     })?;
     let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::held_out_count).sum();
     spent.judged_items = (items * scored.len()) as f64;
-    spent.judged_layers = items as f64 * count_layers(scored.iter().map(|entry| &entry.path));
+    spent.judged_layers = items as f64 * count_layers(scored.iter().map(|entry| &entry.placeholder_program));
     let gains_of = |cell: &Cell| scored.iter().find(|entry| entry.cell == *cell).map(|entry| entry.gains.as_slice());
     let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
     let judged = roles
         .into_iter()
         .filter_map(|(role, cell): (&str, Cell)| -> Option<HeldOutScore> {
             let gains = gains_of(&cell)?;
-            let scores = tracks.iter().zip(gains).map(|(track, gains_of)| {
-                scale_score(StratifiedMean::from_strata(gains_of), mean_of_means(gains_of), track)
-            });
+            let scores = tracks
+                .iter()
+                .zip(gains)
+                .map(|(track, gains)| scale_score(StratifiedMean::from_strata(gains), mean_of_means(gains), track));
             let differences =
                 if role == "winner" { Vec::new() } else { score_difference::score_differences(tracks, gains, won) };
             Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), differences })
@@ -275,17 +277,17 @@ fn score_plain_removal(
     // In each stratum, the winner was scored on complete ranges.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
-        let stretches = rounds.flat_map(|round| track.schedule.added_ranges(round, stratum));
+        let ranges = rounds.flat_map(|round| track.schedule.added_ranges(round, stratum));
         let at = tracks.iter().position(|other| other.name == track.name).unwrap_or_default();
         let winner_saw = winner.gains[at][stratum].len();
-        stretches.filter(|(from, _)| *from < winner_saw).collect()
+        ranges.filter(|(from, _)| *from < winner_saw).collect()
     };
     let mut scored = score_cells(grid, spec, env, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
     let known = racers.iter().find(|racer| racer.cell == *plain || racer.duplicates.contains(&plain.name));
     let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
     spent.judged_items += new;
-    spent.judged_layers += new * count_layers([&plain_scored.path]);
+    spent.judged_layers += new * count_layers([&plain_scored.placeholder_program]);
     Ok(plain_scored.gains)
 }
 
@@ -294,9 +296,9 @@ fn seen_items(gains: &[Gains]) -> usize {
 }
 
 /// Cell with its gains on the scored item ranges.
-struct Scored {
+struct ScoredCell {
     cell: Cell,
-    path: Program,
+    placeholder_program: Program,
     gains: Vec<Gains>,
 }
 
@@ -308,7 +310,7 @@ fn score_cells(
     tracks: &[Track],
     (name, cells): (&str, Vec<Cell>),
     draws: &DrawRanges<'_>,
-) -> Result<Vec<Scored>> {
+) -> Result<Vec<ScoredCell>> {
     let name = format!("{}.{name}", grid.name);
     let evaluate = build_evaluation(spec, tracks, draws);
     let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
@@ -320,8 +322,8 @@ fn score_cells(
             result.ok()?;
             let mut gains = empty_gains(tracks);
             append_gains(&mut gains, tracks, &judged_grid.evaluate, result)?;
-            let path = build_program(result.layers, &result.removed, &result.boundaries)?;
-            Ok(Scored { cell: result.cell.clone(), path, gains })
+            let placeholder_program = build_program(result.layers, &result.removed, &result.boundaries)?;
+            Ok(ScoredCell { cell: result.cell.clone(), placeholder_program, gains })
         })
         .collect()
 }

@@ -7,8 +7,8 @@ use super::{CandidateOutcome, Lead, Score};
 use crate::significance::stratified::StratifiedMean;
 
 /// Returns the score differences between two variants on the same items, one per objective.
-pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
-    let pairs = tracks.iter().zip(gainses.iter().zip(other));
+pub(super) fn score_differences(tracks: &[Track], gains: &[Gains], other: &[Gains]) -> Vec<Score> {
+    let pairs = tracks.iter().zip(gains.iter().zip(other));
     pairs
         .map(|(track, (gain, other))| {
             let mean = mean_of_means(gain) - mean_of_means(other);
@@ -48,10 +48,11 @@ pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[
     let held_out = score_differences(tracks, held_out.0, held_out.1);
     let pairs = tracks.iter().zip(raced.into_iter().zip(held_out));
     pairs
-        .map(|(track, (raced, held_out))| Lead { raced: as_better(track, raced), held_out: as_better(track, held_out) })
+        .map(|(track, (raced, held_out))| Lead { raced: orient(track, raced), held_out: orient(track, held_out) })
         .collect()
 }
 
-fn as_better(track: &Track, score: Score) -> Score {
+/// Flips the sign of a difference if lower values of the objective are better.
+fn orient(track: &Track, score: Score) -> Score {
     Score { mean: score.mean * track.scale.signum(), ..score }
 }

@@ -46,12 +46,12 @@ impl SearchOutcome {
         for candidate in order {
             let mut row = vec![
                 names.shorten(&candidate.cell).to_owned(),
-                removed(&candidate.removed),
+                format_removed(&candidate.removed),
                 format!("{:.3}×", candidate.costs.speedup),
-                bytes(candidate.costs.bytes),
+                format_size(candidate.costs.bytes),
             ];
-            row.extend(candidate.costs.params.map(percent));
-            row.extend(candidate.costs.kv_cache.map(percent));
+            row.extend(candidate.costs.params.map(format_percent));
+            row.extend(candidate.costs.kv_cache.map(format_percent));
             row.extend(timed.then(|| candidate.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
             for (at, objective) in self.objectives.iter().enumerate() {
                 row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.score_text(score)));
@@ -152,14 +152,14 @@ impl SearchOutcome {
             "The race scored {:.0} of {:.0} items ({:.0} %), {:.0} of {:.0} items × layers ({:.0} %); the held-out evaluation {:.0} items ({:.0} %), {:.0} items × layers ({:.0} %).",
             spent.items,
             spent.all_items,
-            share_text(spent.items, spent.all_items),
+            compute_percentage(spent.items, spent.all_items),
             spent.layers,
             spent.all_layers,
-            share_text(spent.layers, spent.all_layers),
+            compute_percentage(spent.layers, spent.all_layers),
             spent.judged_items,
-            share_text(spent.judged_items, spent.all_items),
+            compute_percentage(spent.judged_items, spent.all_items),
             spent.judged_layers,
-            share_text(spent.judged_layers, spent.all_layers),
+            compute_percentage(spent.judged_layers, spent.all_layers),
         ));
         lines
     }
@@ -180,18 +180,18 @@ impl SearchOutcome {
 }
 
 /// Formats the removed layers, or the removed sublayers of each kind.
-fn removed(cut: &Cut) -> String {
+fn format_removed(cut: &Cut) -> String {
     match cut.is_whole_layers() {
         true => ranges(&cut.whole_layers(), "–", ", "),
         false => removed_text(cut),
     }
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
+fn format_percent(fraction: f64) -> String {
+    format!("{:.1} %", 100.0 * fraction)
 }
 
-fn share_text(part: f64, all: f64) -> f64 {
+fn compute_percentage(part: f64, all: f64) -> f64 {
     if all > 0.0 { 100.0 * part / all } else { 0.0 }
 }
 
@@ -210,17 +210,17 @@ impl Objective {
     fn format_difference(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match self.name.as_str() {
-            "accuracy" => format!("{mean:+.2}{} points", half_width(half, 2)),
-            _ => format!("{mean:+.4}{} nats", half_width(half, 4)),
+            "accuracy" => format!("{mean:+.2}{} points", format_half_width(half, 2)),
+            _ => format!("{mean:+.4}{} nats", format_half_width(half, 4)),
         }
     }
 }
 
-fn half_width(half: Option<f64>, decimals: usize) -> String {
+fn format_half_width(half: Option<f64>, decimals: usize) -> String {
     half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"))
 }
 
-fn bytes(count: u64) -> String {
+fn format_size(count: u64) -> String {
     let size = count as f64;
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }

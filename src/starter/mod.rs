@@ -185,7 +185,7 @@ fn choose_windows(
         return Err(Error::bad_input("the text is too short")
             .at(shortest.path.display().to_string())
             .expected(format!("at least {} tokens", MIN_WINDOW_LENGTH * 20 / 9 + 1))
-            .found(format!("{fewest}"))
+            .found(format!("{fewest} tokens"))
             .hint("use a longer text with --corpus"));
     }
     let length = 1 << available.ilog2();

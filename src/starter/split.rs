@@ -27,13 +27,13 @@ impl SplitText {
     /// Splits a text for a grid at `target`, without writing the files.
     ///
     /// # Errors
-    /// Fails if the file cannot be read as a text or has fewer than two words.
+    /// Fails if the file cannot be read as text, or if no split leaves words in both parts.
     pub fn new(text: &Path, target: &Path) -> Result<Self> {
         let rows = read_rows(text, None)?;
         let Some([calibration, scored]) = split_rows(&rows) else {
-            return Err(Error::bad_input("the text is too short")
+            return Err(Error::bad_input("cannot split the text into a calibration part and a scored part")
                 .at(text.display())
-                .expected("two parts, one for calibration and one for scoring")
+                .expected("at least two words, with whitespace near the split point")
                 .hint("use a longer text with --corpus, or two texts"));
         };
         let folder = target.parent().unwrap_or(Path::new(""));
@@ -89,7 +89,8 @@ fn format_json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
-/// Splits a text between two rows or within a long row. Returns `None` if the text has fewer than two words.
+/// Splits a text between two rows or at whitespace within a long row. Returns `None` if this leaves no words in one of
+/// the parts, as in a text with fewer than two words.
 fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let bytes: usize = rows.iter().map(String::len).sum();
     let mut before = 0;
