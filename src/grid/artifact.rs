@@ -279,9 +279,9 @@ impl Description {
     fn check(&self, has_grid: bool) -> Result<()> {
         let pareto = self.figure.as_ref().filter(|figure| figure.kind == FigureKind::Pareto);
         let has_figure = self.figure.is_some() && !(pareto.is_some() && self.table.is_some());
-        let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
-        let parts = parts.into_iter().filter(|part| *part).count();
-        if parts != 1 {
+        let outputs = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
+        let output_count = outputs.into_iter().filter(|is_present| *is_present).count();
+        if output_count != 1 {
             return reject(
                 "the artifact must define exactly one output",
                 "one of the keys `table`, `figure`, `list` and `races`",

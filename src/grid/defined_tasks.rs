@@ -379,7 +379,8 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns patterns for the files of the splits. They cover all directory layouts used by hub datasets.
+/// Returns `want` with patterns for the files of the splits. The patterns cover the usual directory layouts of hub
+/// datasets.
 fn add_split_patterns(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
@@ -398,10 +399,14 @@ fn add_split_patterns(want: RepoFiles, definition: &Definition, splits: &[&str])
 
 /// Returns the files that the grid or the definition lists for each split.
 fn find_listed_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
-    Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
+    Ok(FileRows { splits: splits.iter().map(|split| find_split_files(files, position, split)).collect::<Result<_>>()? })
 }
 
-fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&str) -> Result<(String, Vec<PathBuf>)> {
+fn find_split_files(
+    files: &BTreeMap<String, Vec<PathBuf>>,
+    position: &str,
+    split: &&str,
+) -> Result<(String, Vec<PathBuf>)> {
     let split_files = files.get(*split).filter(|file| !file.is_empty()).ok_or_else(|| {
         Error::bad_input(format!("no file for the split `{split}`"))
             .at(position.to_owned())

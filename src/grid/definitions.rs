@@ -212,7 +212,7 @@ impl Corpus {
             Error::missing("the shards selected by `shards_read` contain too few tokens")
                 .expected(format!("shard {number} of {count}"))
                 .found(format!("`shards_read: {read}`"))
-                .hint(format!("set `shards_read: {}`, then run `ghostlab fetch`", read + 1))
+                .hint(format!("set `shards_read: {}`, then run `ghostlab fetch GRID.yaml`", read + 1))
         })
     }
 }

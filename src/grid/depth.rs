@@ -1,4 +1,4 @@
-//! Pruning depth: the count or share of layers or sublayers to remove.
+//! Pruning depth: the number or fraction of layers or sublayers to remove.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
-/// Maximum number of decimals in a share. Enough for any layer count, and few enough that the arithmetic below cannot
+/// Maximum number of decimals in a percentage. Enough for any layer count, and few enough that the arithmetic below cannot
 /// overflow.
 const MAX_DECIMALS: usize = 6;
 
@@ -20,18 +20,18 @@ const MAX_DECIMALS: usize = 6;
 #[derive(Debug, Clone)]
 pub(super) struct DepthEntry(Result<Depth>);
 
-/// Number or share of layers or sublayers to remove, not yet resolved for a backbone.
+/// Number or fraction of layers or sublayers to remove, not yet resolved for a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Depth {
     unit: DepthUnit,
     amount: Amount,
 }
 
-/// Count, or share in millionths of a percent. These integers represent decimal shares exactly.
+/// Count, or fraction in millionths of a percent. These integers represent decimal percentages exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Amount {
     Count(usize),
-    Share { millionths: u64 },
+    Fraction { millionths: u64 },
 }
 
 impl DepthEntry {
@@ -46,14 +46,14 @@ impl DepthEntry {
 }
 
 impl Depth {
-    /// Returns the depth for a backbone with `layers` layers. Shares are rounded half up, but to at least 1.
+    /// Returns the depth for a backbone with `layers` layers. Fractions are rounded half up, but to at least 1.
     pub(super) fn resolve(self, layers: usize) -> criterion::Depth {
         criterion::Depth { count: self.amount.resolve(self.unit.available(layers)), unit: self.unit }
     }
 
-    /// Returns whether the depth is written as a share.
+    /// Returns whether the depth is written as a percentage.
     pub(super) fn is_fraction(self) -> bool {
-        matches!(self.amount, Amount::Share { .. })
+        matches!(self.amount, Amount::Fraction { .. })
     }
 }
 
@@ -78,7 +78,7 @@ impl Amount {
             .hint("remove this depth: every grid includes the dense backbone"))
     }
 
-    /// Parses a share, which must be above 0% and below 100%.
+    /// Parses a percentage such as `25%`, which must be above 0% and below 100%.
     fn parse_fraction(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
             let error = fraction_error(text, "invalid depth");
@@ -102,14 +102,14 @@ impl Amount {
                 .expected("more than 0% and less than 100%")
                 .hint("keep at least one layer; every grid includes the dense backbone"));
         }
-        Ok(Self::Share { millionths })
+        Ok(Self::Fraction { millionths })
     }
 
     /// Returns the number of units to remove out of `available`.
     fn resolve(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
-            Self::Share { millionths } => {
+            Self::Fraction { millionths } => {
                 let exact = u128::from(millionths) * available as u128;
                 usize::try_from((exact + 50_000_000) / 100_000_000).unwrap_or(usize::MAX).max(1)
             }
@@ -127,7 +127,7 @@ impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => write!(f, "{count}"),
-            Self::Share { millionths } => {
+            Self::Fraction { millionths } => {
                 let integer = millionths / 1_000_000;
                 let rest = millionths % 1_000_000;
                 let digits = format!("{rest:06}");

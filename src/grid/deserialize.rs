@@ -29,10 +29,10 @@ enum FaultKind {
         key: String,
         known: &'static [&'static str],
     },
-    /// Missing key. `glued` is a hint for users who left out the space after the colon.
+    /// Missing key. `space_hint` is a hint for users who left out the space after the colon.
     MissingKey {
         key: String,
-        glued: Option<String>,
+        space_hint: Option<String>,
     },
     Other(String),
 }
@@ -48,9 +48,9 @@ impl Fault {
     }
 
     /// Adds a hint to an error about a missing key if one of the map's keys lacks the space after its colon.
-    fn with_glued_key_hint(mut self, entries: &[MapEntry]) -> Self {
-        if let (None, FaultKind::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.kind) {
-            *reported_glued = entries.iter().find_map(|entry| glued_key_hint(&entry.key, &[key]));
+    fn with_missing_space_hint(mut self, entries: &[MapEntry]) -> Self {
+        if let (None, FaultKind::MissingKey { key, space_hint: reported_hint }) = (&self.at, &mut self.kind) {
+            *reported_hint = entries.iter().find_map(|entry| missing_space_hint(&entry.key, &[key]));
         }
         self
     }
@@ -66,9 +66,9 @@ impl Fault {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
             FaultKind::UnknownKey { key, known } => unknown_key_error(&key, &subject, known),
-            FaultKind::MissingKey { key, glued } => Error::bad_input(format!("missing key `{key}` in {subject}"))
+            FaultKind::MissingKey { key, space_hint } => Error::bad_input(format!("missing key `{key}` in {subject}"))
                 .expected(format!("`{key}: …`"))
-                .hint(glued.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
+                .hint(space_hint.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
             FaultKind::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
         match position {
@@ -104,7 +104,7 @@ impl de::Error for Fault {
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::new(FaultKind::MissingKey { key: key.to_owned(), glued: None })
+        Self::new(FaultKind::MissingKey { key: key.to_owned(), space_hint: None })
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn unknown_key_error(key: &str, subject: &str, known: &[&str]) -> Err
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or comment it out")
         .none_of(key, known.iter().copied());
-    match glued_key_hint(key, known) {
+    match missing_space_hint(key, known) {
         Some(how) => error.hint(how),
         None => error,
     }
@@ -121,7 +121,7 @@ pub(super) fn unknown_key_error(key: &str, subject: &str, known: &[&str]) -> Err
 
 /// Returns a hint if the key is a known key without a space after the colon, such as `name:copa`, which YAML reads as
 /// one key.
-fn glued_key_hint(key: &str, known: &[&str]) -> Option<String> {
+fn missing_space_hint(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
     Some(format!("write `{}: {}`, with a space after the colon", name.trim(), value.trim()))
 }
@@ -176,7 +176,7 @@ impl<'a> FromNode<'a> {
             Value::List(items) => visitor.visit_seq(ListItems { items: items.iter(), path: &self.path, next: Some(0) }),
             Value::Map(entries) => visitor
                 .visit_map(MapEntries { entries: entries.iter(), path: &self.path, pending: None })
-                .map_err(|fault| fault.with_glued_key_hint(entries)),
+                .map_err(|fault| fault.with_missing_space_hint(entries)),
         }
     }
 }

@@ -181,7 +181,7 @@ pub struct TaskData {
 #[serde(untagged)]
 pub enum TaskSource {
     Builtin {
-        #[serde(deserialize_with = "built_in")]
+        #[serde(deserialize_with = "deserialize_builtin")]
         task: &'static Task,
         /// File, or directory that contains the task's split. The path is absolute or relative to the current
         /// directory.
@@ -195,7 +195,7 @@ pub enum TaskSource {
     },
 }
 
-fn built_in<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&'static Task, D::Error> {
+fn deserialize_builtin<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&'static Task, D::Error> {
     Task::find(&String::deserialize(deserializer)?).map_err(|error| de::Error::custom(error.one_line()))
 }
 

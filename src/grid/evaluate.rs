@@ -59,7 +59,7 @@ impl Evaluate {
 pub struct Perplexity {
     pub corpus: String,
     pub length: usize,
-    /// Whether variants are also compared with the dense model.
+    /// Whether to also compute metrics that compare each variant with the dense model.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damage: bool,
     /// Subset of the windows. Set only by a search, never by a grid file.

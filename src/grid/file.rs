@@ -76,9 +76,9 @@ impl GridFile {
     /// # Errors
     /// Fails like [`Grid::load`].
     pub fn grid_with(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<Grid> {
-        let Layers { root, library, entries, profile } = self.layers(profile, overrides)?;
+        let MergedGrid { root, library, entries, profile } = self.merge_layers(profile, overrides)?;
         let path = &self.path;
-        let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
+        let mut checked = check::check(&deserialize_schema(&root)?, &root, path, &library)?;
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref(), overrides);
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_other_missing(error, &needs, &resolver);
@@ -129,8 +129,8 @@ impl GridFile {
     /// # Errors
     /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn search(&self) -> Result<Option<Search>> {
-        let Layers { root, library, .. } = self.layers(None, &[])?;
-        Ok(check::check(&schema(&root)?, &root, &self.path, &library)?.search)
+        let MergedGrid { root, library, .. } = self.merge_layers(None, &[])?;
+        Ok(check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?.search)
     }
 
     /// Returns the inputs that the grid refers to: all backbones, and the corpora and tasks that `shown` includes. The
@@ -139,8 +139,8 @@ impl GridFile {
     /// # Errors
     /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn needs(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<InputList> {
-        let Layers { root, library, profile, .. } = self.layers(profile, overrides)?;
-        let checked = check::check(&schema(&root)?, &root, &self.path, &library)?;
+        let MergedGrid { root, library, profile, .. } = self.merge_layers(profile, overrides)?;
+        let checked = check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
             || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name));
         let needs = checked.needs(shown);
@@ -154,7 +154,7 @@ impl GridFile {
         })
     }
 
-    fn layers(&self, profile: Option<&str>, overrides: &[String]) -> Result<Layers> {
+    fn merge_layers(&self, profile: Option<&str>, overrides: &[String]) -> Result<MergedGrid> {
         let mut root = self.root.clone();
         artifact::remove_artifact(&mut root);
         let library = Library::for_grid(&self.path);
@@ -174,17 +174,17 @@ impl GridFile {
             profile.name
         });
         overrides::apply(&mut root, overrides)?;
-        Ok(Layers { root, library, entries, profile })
+        Ok(MergedGrid { root, library, entries, profile })
     }
 }
 
-fn schema(root: &YamlNode) -> Result<Schema> {
+fn deserialize_schema(root: &YamlNode) -> Result<Schema> {
     Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
 /// Tree of a grid after named entries, a profile and overrides have been merged into it, with the files and the profile
 /// that were used.
-struct Layers {
+struct MergedGrid {
     root: YamlNode,
     library: Library,
     entries: Vec<PathBuf>,

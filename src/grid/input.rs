@@ -377,16 +377,16 @@ impl InputRef {
         if cached < repo.files.len() {
             return Err(missing(format!("{cached} of {} files", repo.files.len())));
         }
-        let path = self.path_of(&repo, resolver)?;
+        let path = self.cached_path(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
         Ok(ResolvedInput { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
     }
 
     /// Returns the directory of a backbone or of a sharded text, or the path of a single file.
-    fn path_of(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
+    fn cached_path(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.is_repository {
-            let below = self.shards.as_ref().map_or("", ShardsEntry::folder);
-            let folder = resolver.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
+            let subfolder = self.shards.as_ref().map_or("", ShardsEntry::folder);
+            let folder = resolver.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(subfolder);
             let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
             return Ok(gguf.map_or(folder.clone(), |file| folder.join(file.name.path())));
         }

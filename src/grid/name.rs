@@ -54,7 +54,7 @@ pub fn assign_names(cells: &mut [Cell]) {
 
 struct KnownMethods {
     /// Short names of the criteria, by full name.
-    short: BTreeMap<String, &'static str>,
+    short_names: BTreeMap<String, &'static str>,
     /// Default options by axis and method name. Empty for methods that have required options.
     defaults: BTreeMap<(usize, String), Options>,
 }
@@ -75,7 +75,7 @@ impl KnownMethods {
             }
         }
         Self {
-            short: criterion::descriptions().into_iter().map(|method| (method.name, method.short)).collect(),
+            short_names: criterion::descriptions().into_iter().map(|method| (method.name, method.short)).collect(),
             defaults,
         }
     }
@@ -90,7 +90,7 @@ impl KnownMethods {
         let backbone = truncate(name, MAX_BACKBONE_BYTES);
         match (&cell.criterion, &cell.recovery) {
             (Some(criterion), Some(recovery)) => {
-                let short = self.short.get(&criterion.name).copied().unwrap_or(&criterion.name);
+                let short = self.short_names.get(&criterion.name).copied().unwrap_or(&criterion.name);
                 format!(
                     "{backbone}.{}-{}.{}",
                     replace_unsafe(short, "_-"),
@@ -162,6 +162,8 @@ fn differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> 
         .collect()
 }
 
+/// Returns the number of neighbors that have the map in which a setting is. For a top-level setting, this is the number
+/// of all neighbors.
 fn parent_count(
     neighbors: &[&BTreeMap<(usize, Vec<String>), Value>],
     all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
@@ -203,17 +205,17 @@ fn readable_name(base_name: &str, settings: &NameSettings, distinguishing: &BTre
         let part = parts.entry((*axis, &path[0])).or_insert_with(|| replace_unsafe(&path[0], "_-"));
         if !value.is_object() {
             let below = path[1..].iter().map(|key| replace_unsafe(key, "_-"));
-            below.chain([value_text(value)]).for_each(|text| part.extend(["-", &text]));
+            below.chain([format_value(value)]).for_each(|text| part.extend(["-", &text]));
         }
     }
     let parts = parts.values().map(|part| truncate(part, MAX_PART_BYTES));
     truncate(&[base_name.to_owned()].into_iter().chain(parts).collect::<Vec<_>>().join("."), MAX_NAME_BYTES)
 }
 
-fn value_text(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => replace_unsafe(text, "_-"),
-        Value::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("-"),
+        Value::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join("-"),
         // A decimal point is always between two digits, so the parts remain separable.
         Value::Number(number) => replace_unsafe(&number.to_string(), ".-"),
         other => replace_unsafe(&other.to_string(), "_-"),
@@ -247,12 +249,12 @@ fn make_unique(plain: &[String], hashes: &[String]) -> Vec<String> {
     folded.iter().for_each(|name| *seen.entry(name).or_default() += 1);
     [HASH_DIGITS, 16, 32]
         .into_iter()
-        .map(|digits| longer_names(plain, hashes, &folded, &seen, digits))
+        .map(|digits| append_hashes(plain, hashes, &folded, &seen, digits))
         .find(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect::<BTreeSet<_>>().len() == names.len())
-        .unwrap_or_else(|| longer_names(plain, hashes, &folded, &seen, 64))
+        .unwrap_or_else(|| append_hashes(plain, hashes, &folded, &seen, 64))
 }
 
-fn longer_names(
+fn append_hashes(
     plain: &[String],
     hashes: &[String],
     folded: &[String],

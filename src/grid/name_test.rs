@@ -20,10 +20,10 @@ fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calib
         recovery: Some(method(recovery)),
         calibration: Some(Calibration {
             corpus: calibration["corpus"].as_str().unwrap_or("c4").to_owned(),
-            sequences: number_of(sequences),
-            length: number_of(integer(calibration, "length", 64)),
+            sequences: to_usize(sequences),
+            length: to_usize(integer(calibration, "length", 64)),
             seed: integer(calibration, "seed", 0),
-            operator_sequences: number_of(integer(calibration, "operator_sequences", sequences)),
+            operator_sequences: to_usize(integer(calibration, "operator_sequences", sequences)),
         }),
         name: String::new(),
     }
@@ -33,7 +33,7 @@ fn integer(calibration: &Value, key: &str, default: u64) -> u64 {
     calibration[key].as_u64().unwrap_or(default)
 }
 
-fn number_of(number: u64) -> usize {
+fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
@@ -166,8 +166,8 @@ const SPECIAL_NAMES: [&str; 14] = [
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
 ];
 
-/// Generates a grid with up to `count` different cells.
-fn grid(random: &mut RandomNumbers, backbones: &[&str], count: usize) -> Vec<Cell> {
+/// Draws up to `count` distinct cells.
+fn random_cells(random: &mut RandomNumbers, backbones: &[&str], count: usize) -> Vec<Cell> {
     let criteria = [
         json!({"name": "llm-streamline"}),
         json!({"name": "llm-streamline", "cosine": "token"}),
@@ -218,7 +218,7 @@ fn names_are_safe_and_unique_within_a_grid() {
     let mut random = RandomNumbers(1);
     for _ in 0..60 {
         let count = 1 + random.below(300);
-        let cells = grid(&mut random, &SPECIAL_NAMES, count);
+        let cells = random_cells(&mut random, &SPECIAL_NAMES, count);
         let names = names(&cells);
         let folded: BTreeSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
         assert_eq!(folded.len(), cells.len(), "{names:#?}");
@@ -234,18 +234,18 @@ fn names_are_safe_and_unique_within_a_grid() {
 fn name_does_not_depend_on_unrelated_cells() {
     let mut random = RandomNumbers(2);
     for _ in 0..40 {
-        let cells = grid(&mut random, &PLAIN_NAMES, 120);
+        let cells = random_cells(&mut random, &PLAIN_NAMES, 120);
         let named = names(&cells);
         // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
         // Removing a cell must not affect any names except those of its neighbors.
         let at = random.below(cells.len());
-        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| differs_from(at, i)).map(|i| cells[i].clone()).collect();
+        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| is_other_cell(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
-        for (index, i) in (0..cells.len()).filter(|&i| differs_from(at, i)).enumerate() {
+        for (index, i) in (0..cells.len()).filter(|&i| is_other_cell(at, i)).enumerate() {
             assert!(
-                without[index] == named[i] || are_similar(&cells[i], &cells[at]),
+                without[index] == named[i] || are_neighbors(&cells[i], &cells[at]),
                 "{} {}",
                 without[index],
                 named[i]
@@ -261,12 +261,12 @@ fn name_does_not_depend_on_unrelated_cells() {
     }
 }
 
-fn are_similar(one: &Cell, other: &Cell) -> bool {
-    short_settings(one) == short_settings(other)
+fn are_neighbors(one: &Cell, other: &Cell) -> bool {
+    neighbor_key(one) == neighbor_key(other)
 }
 
-fn differs_from(at: usize, list: usize) -> bool {
-    list != at
+fn is_other_cell(removed: usize, index: usize) -> bool {
+    index != removed
 }
 
 /// Checks that a name can be split into its beginning and its further parts in only one way. This holds only if no
@@ -301,7 +301,7 @@ fn is_safe(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-fn short_settings(cell: &Cell) -> (String, Vec<String>, crate::criterion::Depth) {
+fn neighbor_key(cell: &Cell) -> (String, Vec<String>, crate::criterion::Depth) {
     let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
     (cell.backbone.clone(), names, cell.depth)
 }

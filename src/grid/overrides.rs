@@ -149,16 +149,16 @@ mod tests {
         Ok(root)
     }
 
-    fn location_at(root: &YamlNode, steps: &[PathStep<'_>]) -> String {
+    fn value_at(root: &YamlNode, steps: &[PathStep<'_>]) -> String {
         root.deepest(steps).describe()
     }
 
     #[test]
     fn override_with_commas_is_a_list_unless_quoted() {
         let root = grid_with(&["depth=7, 9,11"]).unwrap();
-        assert_eq!(location_at(&root, &[PathStep::Key("depth"), PathStep::Item(2)]), "the number 11");
+        assert_eq!(value_at(&root, &[PathStep::Key("depth"), PathStep::Item(2)]), "the number 11");
         let root = grid_with(&["depth='7,9'"]).unwrap();
-        assert_eq!(location_at(&root, &[PathStep::Key("depth")]), "the string `7,9`");
+        assert_eq!(value_at(&root, &[PathStep::Key("depth")]), "the string `7,9`");
     }
 
     #[test]
@@ -166,26 +166,23 @@ mod tests {
         let root = grid_with(&["list.b=5"]).unwrap();
         for i in [0, 1] {
             assert_eq!(
-                location_at(&root, &[PathStep::Key("list"), PathStep::Item(i), PathStep::Key("b")]),
+                value_at(&root, &[PathStep::Key("list"), PathStep::Item(i), PathStep::Key("b")]),
                 "the number 5"
             );
         }
         let root = grid_with(&["list[1].a=5"]).unwrap();
-        assert_eq!(location_at(&root, &[PathStep::Key("list"), PathStep::Item(0), PathStep::Key("a")]), "the number 1");
-        assert_eq!(location_at(&root, &[PathStep::Key("list"), PathStep::Item(1), PathStep::Key("a")]), "the number 5");
+        assert_eq!(value_at(&root, &[PathStep::Key("list"), PathStep::Item(0), PathStep::Key("a")]), "the number 1");
+        assert_eq!(value_at(&root, &[PathStep::Key("list"), PathStep::Item(1), PathStep::Key("a")]), "the number 5");
     }
 
     #[test]
     fn longest_dotted_key_wins_and_later_override_applies() {
         let root = grid_with(&["names.x.y.z=5", "names.x.y.z=6"]).unwrap();
         assert_eq!(
-            location_at(&root, &[PathStep::Key("names"), PathStep::Key("x.y"), PathStep::Key("z")]),
+            value_at(&root, &[PathStep::Key("names"), PathStep::Key("x.y"), PathStep::Key("z")]),
             "the number 6"
         );
-        assert_eq!(
-            location_at(&root, &[PathStep::Key("names"), PathStep::Key("x"), PathStep::Key("y")]),
-            "the number 2"
-        );
+        assert_eq!(value_at(&root, &[PathStep::Key("names"), PathStep::Key("x"), PathStep::Key("y")]), "the number 2");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(super) struct ShardsEntry {
     seeds: BTreeSet<u64>,
 }
 
+/// Shards of a corpus that a grid reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     pub shards: ShardOrder,
