@@ -81,7 +81,8 @@ fn run_entity(folder: &PackedFolder, folder_id: &str, entities: &mut Entities) -
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
-        "instrument": software_entity(record, entities), "object": unwrap_single(inputs), "result": reference(folder_id),
+        "instrument": software_entity(record, entities), "object": unwrap_single(inputs),
+        "result": reference(folder_id),
     });
     entities.insert(id.clone(), entity);
     reference(&id)

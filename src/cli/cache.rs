@@ -201,7 +201,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
             }
             let records = answer.records.iter().filter(|record| record.removed).count();
             if records > 0 {
-                println!("removed {records} damaged records of runs and plans");
+                println!("removed {} of runs and plans", pluralize(records, "damaged record"));
             }
         }
     })?;
@@ -265,6 +265,7 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
     answer::print_answer(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
+/// Returns whether `cache gc` deletes an object, provided that no run uses it.
 fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     // Keep objects that were written by a newer program version or computed by an engine that this version does not
     // support.

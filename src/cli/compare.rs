@@ -96,7 +96,8 @@ fn find_run_folder(path: &Path) -> Result<PathBuf> {
         several => Err(Error::bad_input("the folder contains several runs")
             .at(path.display().to_string())
             .expected("the folder of one run")
-            .found(several.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(", "))),
+            .found(several.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(", "))
+            .hint("pass one of these folders")),
     }
 }
 

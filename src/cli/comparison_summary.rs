@@ -46,17 +46,17 @@ impl MetricKind {
 pub(super) fn summarize(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
-    let alone = [(&differences.only_first, "A"), (&differences.only_second, "B")];
-    let alone: Vec<String> = alone
+    let unpaired = [(&differences.only_first, "A"), (&differences.only_second, "B")];
+    let unpaired: Vec<String> = unpaired
         .iter()
         .filter(|(only, _)| !only.is_empty())
         .map(|(only, run)| format!("{} only in {run}", only.len()))
         .collect();
-    let alone = if alone.is_empty() { String::new() } else { format!(" ({})", alone.join(", ")) };
+    let unpaired = if unpaired.is_empty() { String::new() } else { format!(" ({})", unpaired.join(", ")) };
     match (differ, all) {
-        (_, 0) => format!("The runs have no common values{alone}."),
-        (0, 1) => format!("The only common value is the same{alone}."),
-        (0, _) => format!("All {all} common values are the same{alone}."),
+        (_, 0) => format!("The runs have no common values{unpaired}."),
+        (0, 1) => format!("The only common value is the same{unpaired}."),
+        (0, _) => format!("All {all} common values are the same{unpaired}."),
         _ => {
             let kinds = differences.values.iter().map(|value| (metric_kind(value), value));
             let kinds: Vec<String> =
@@ -64,7 +64,7 @@ pub(super) fn summarize(differences: &Differences) -> String {
             let tests = format_significance(&differences.values);
             let verb = if all == 1 { "differs" } else { "differ" };
             format!(
-                "{differ} of {} {verb}{alone}. B relative to A: {}.{tests}",
+                "{differ} of {} {verb}{unpaired}. B relative to A: {}.{tests}",
                 pluralize(all, "value"),
                 kinds.join("; ")
             )
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn differences(values: &[(&str, f64, f64)], compared: usize, only_first: usize) -> Differences {
-        let alone = Unpaired { record: record("rte", 1.0), cell: String::new(), column: String::new() };
+        let unpaired = Unpaired { record: record("rte", 1.0), cell: String::new(), column: String::new() };
         Differences {
             settings: Vec::new(),
             data: Vec::new(),
@@ -153,7 +153,7 @@ mod tests {
                     paired: None,
                 })
                 .collect(),
-            only_first: vec![alone; only_first],
+            only_first: vec![unpaired; only_first],
             only_second: Vec::new(),
             coinciding: Vec::new(),
         }

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_entry_has_a_hub_location() {
+    fn every_builtin_entry_has_a_hub_location() {
         for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
             for (name, _) in all {
                 let entry = builtin_entry(kind, name).unwrap();

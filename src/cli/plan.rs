@@ -141,10 +141,10 @@ fn print_grid_plan(plan: &GridPlan, all: bool) {
 pub(super) fn format_counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to compute", "reason"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
-        let mut whys = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
+        let mut reason_texts = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
         let [needed, stored, to_make] = [needed, stored, to_make].map(ToString::to_string);
-        rows.push(vec![kind.clone(), needed, stored, to_make, whys.next().unwrap_or_default()]);
-        rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
+        rows.push(vec![kind.clone(), needed, stored, to_make, reason_texts.next().unwrap_or_default()]);
+        rows.extend(reason_texts.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
     }
     format_columns(&rows, &[1, 2, 3])
 }

@@ -70,14 +70,14 @@ impl Reporter for JsonLines {
 struct RunProgress(Mutex<RunMeter>);
 
 /// Running job and the number of tokens processed so far.
-struct ShownJob {
+struct RunningJob {
     job: JobStarted,
     ran: usize,
 }
 
 struct RunMeter {
     bars: Bars<usize>,
-    jobs: BTreeMap<usize, ShownJob>,
+    jobs: BTreeMap<usize, RunningJob>,
     left: TimeLeft,
     /// Time of the first event, or `None` if there was none yet.
     started: Option<Instant>,
@@ -91,8 +91,8 @@ fn completed_fraction(item: &Progress) -> f64 {
 }
 
 /// Formats the speed of a job, such as `3,400 tokens/s, 0.50 cells/s, 12 s left`.
-fn format_speed(running: &ShownJob, item: &Progress) -> String {
-    let ShownJob { job, ran } = running;
+fn format_speed(running: &RunningJob, item: &Progress) -> String {
+    let RunningJob { job, ran } = running;
     let seconds = item.elapsed_seconds();
     let fraction = completed_fraction(item);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
@@ -156,11 +156,11 @@ impl Reporter for RunProgress {
                     meter.bars.print_line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
                 }
                 meter.bars.start(job.id, bar, Some(tokens), 0);
-                meter.jobs.insert(job.id, ShownJob { job, ran: 0 });
+                meter.jobs.insert(job.id, RunningJob { job, ran: 0 });
             }
             Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(ShownJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.finish(&job))
+                let (Some(RunningJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.finish(&job))
                 else {
                     return;
                 };

@@ -124,6 +124,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid belongs to a single artifact")
             .at(file.display().to_string())
+            .expected("one artifact with --frozen")
             .found(pluralize(chosen.len(), "artifact")));
     }
     let store =

@@ -275,7 +275,11 @@ impl SearchArgs {
             return Err(Error::bad_input("no recovery in the search repairs the layers that its criteria remove")
                 .at("--criteria, --recoveries")
                 .expected("`none`, or a recovery for whole layers with a criterion that removes whole layers")
-                .found(format!("{} with {}", self.criteria.join(", "), self.recoveries.join(", "))));
+                .found(format!(
+                    "criteria {} with recoveries {}",
+                    list_or_default(&self.criteria),
+                    list_or_default(&self.recoveries)
+                )));
         };
         let more: Vec<Value> = axes
             .map(|axes| json!({"criterion": axes.criteria, "depth": axes.depths, "recovery": axes.recoveries}))
@@ -324,6 +328,11 @@ impl SearchArgs {
         }
         Ok(all)
     }
+}
+
+/// Formats a list of methods, or `default` if the list is empty.
+fn list_or_default(methods: &[String]) -> String {
+    if methods.is_empty() { "default".to_owned() } else { methods.join(", ") }
 }
 
 /// Values for the axes of a grid. Every combination of them is a cell.

@@ -206,7 +206,11 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
             let known: Vec<&str> = chosen.iter().map(|submission| submission.id.as_str()).collect();
             return Err(Error::missing("no submission with that name in this store")
                 .at(store.root().display().to_string())
-                .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
+                .expected(if known.is_empty() {
+                    "a submission; this store has none".to_owned()
+                } else {
+                    format!("a submission ID ({}), or the name of a submitted grid or artifact", known.join(", "))
+                })
                 .found(format!("`{name}`"))
                 .hint("use `ghostlab status` to list the submissions"));
         }

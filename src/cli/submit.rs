@@ -76,12 +76,12 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     // A dry run must not change the store, so it writes tokens to a temporary directory.
     let store =
         if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
-    let shadow = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
-    let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
-    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, tried)?;
+    let scratch_store = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
+    let planning_store = scratch_store.as_ref().map_or(&store, ScratchStore::store);
+    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, planning_store)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (submission, answer, device_memory) = prepare_submission(&work, settings, tried)?;
+    let (submission, answer, device_memory) = prepare_submission(&work, settings, planning_store)?;
     if answer.complete == submission.cells {
         let message = format!(
             "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",

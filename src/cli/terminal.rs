@@ -34,7 +34,7 @@ pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
 
 /// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
 fn append_captured(position: usize, text: &str) -> bool {
-    CAPTURED.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
+    CAPTURED.with_borrow_mut(|captured| captured.as_mut().map(|captured| captured[position].push_str(text)).is_some())
 }
 
 /// Prints help, the version, or a command-line error.

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_tables_and_figures_can_show_sublayers() {
+    fn columns_and_figure_kind_decide_if_sublayers_are_shown() {
         for (part, expected) in [
             (json!({"table": {"lead": ["removed"], "rows": [], "metrics": []}}), true),
             (json!({"table": {"lead": ["depth"], "rows": [], "metrics": []}}), false),

@@ -337,6 +337,7 @@ pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
+/// Expands an entry into one method per combination of the values of its options.
 fn expand_method(
     at: &EntryPosition<'_>,
     entry: &MethodEntry,

@@ -216,6 +216,7 @@ fn operator_sequences_error(calibration: &Calibration, position: &YamlPosition, 
         .hint("write the valid combinations as separate entries")
 }
 
+/// Cell with its depth as written in the grid file, and the position of that depth.
 struct PrunedCell {
     cell: Cell,
     depth: Depth,

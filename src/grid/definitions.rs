@@ -261,7 +261,7 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
         .map(|(need, _)| *need)
         .collect();
     let covered: Vec<String> = fetched.iter().map(|need| single_hint(need)).collect();
-    missing.retain(|(_, error)| missing_key(error) != missing_key(&first));
+    missing.retain(|(_, error)| message_and_location(error) != message_and_location(&first));
     if missing.is_empty() {
         return first;
     }
@@ -288,7 +288,7 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
         .hint(hints.join("\n"))
 }
 
-fn missing_key(error: &Error) -> (String, Option<String>) {
+fn message_and_location(error: &Error) -> (String, Option<String>) {
     (error.parts().what.clone(), error.parts().location.clone())
 }
 

@@ -12,8 +12,8 @@ use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
-/// Maximum number of decimals in a percentage. Enough for any layer count, and few enough that the arithmetic below cannot
-/// overflow.
+/// Maximum number of decimals in a percentage. Enough for any layer count, and few enough that the arithmetic below
+/// cannot overflow.
 const MAX_DECIMALS: usize = 6;
 
 /// Deserialized depth, or the error about its value. [`read_depths`] adds the position to the error.

@@ -63,7 +63,7 @@ pub use input::{EntryKind, HubSource, InputRef, InputResolver, ResolvedInput};
 pub use library::{BackboneFile, available_names, backbone_files};
 pub use name::assign_names;
 pub use schema_json::json_schema;
-pub use search::{Budget, Search, Unselectable};
+pub use search::{Budget, Search, UnselectableCut};
 pub use shards::Stream;
 pub use weights::CalibratedOn;
 pub use yaml::is_yaml;

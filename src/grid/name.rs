@@ -33,6 +33,7 @@ type AxisSettingPath = (usize, Vec<String>);
 /// own path, followed by its entries at longer paths.
 type NameSettings = BTreeMap<AxisSettingPath, Value>;
 
+/// Sets the name of each cell. The names are unique within `cells`.
 pub fn assign_names(cells: &mut [Cell]) {
     let known = KnownMethods::from_cells(cells);
     let names: Vec<(String, NameSettings)> =
@@ -52,6 +53,7 @@ pub fn assign_names(cells: &mut [Cell]) {
     }
 }
 
+/// Short names and default options of the methods that the cells of a grid use.
 struct KnownMethods {
     /// Short names of the criteria, by full name.
     short_names: BTreeMap<String, &'static str>,

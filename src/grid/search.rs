@@ -26,12 +26,12 @@ pub struct Search {
     pub prompt: Latency,
     /// Cuts that a criterion cannot select, which are therefore not candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unselectable: Vec<Unselectable>,
+    pub unselectable: Vec<UnselectableCut>,
 }
 
 /// Cut that a criterion cannot select on a backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unselectable {
+pub struct UnselectableCut {
     pub backbone: String,
     /// Name of the criterion, with its options.
     pub criterion: String,
@@ -40,7 +40,7 @@ pub struct Unselectable {
 }
 
 /// Formats the cut, such as `llm-streamline at 15 layers` or `llm-drop at 40 attention`.
-impl fmt::Display for Unselectable {
+impl fmt::Display for UnselectableCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { criterion, depth, .. } = self;
         let unit = match (depth.is_in_layers(), depth.count) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::cell::{Cell, Method};
 use super::definitions::Backbone;
 use super::node::{Positioned, YamlPosition};
-use super::search::{Search, Unselectable};
+use super::search::{Search, UnselectableCut};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
 use crate::recovery::{Recovery, RepairTarget};
@@ -115,7 +115,7 @@ pub(super) fn remove_unprunable(
         if is_requested && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
             return Err(one.into_error());
         }
-        search.unselectable.push(Unselectable {
+        search.unselectable.push(UnselectableCut {
             backbone: backbone.clone(),
             criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
             depth: *depth,

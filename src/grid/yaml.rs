@@ -59,12 +59,12 @@ fn is_blank(text: &str) -> bool {
 }
 
 fn encoding_error(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Error {
-    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-    let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
+    let valid_bytes = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    let line = 1 + valid_bytes.iter().filter(|&&byte| byte == b'\n').count();
     Error::bad_input(format!("{what} is not UTF-8 text"))
         .at(format!("{}:{line}", path.display()))
         .expected("UTF-8")
-        .found(format!("the byte 0x{:02x}", error.as_bytes().get(good.len()).copied().unwrap_or_default()))
+        .found(format!("the byte 0x{:02x}", error.as_bytes().get(valid_bytes.len()).copied().unwrap_or_default()))
         .hint("save the file as UTF-8")
 }
 

@@ -14,6 +14,7 @@ use crate::pipeline::plan::{EvalTarget, Plan};
 use crate::significance::stratified::StratifiedMean;
 use ghostlab_store::Store;
 
+/// Store, settings and callbacks with which a search runs its grids.
 pub struct SearchEnv<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
@@ -46,7 +47,7 @@ pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
-/// Returns the dense backbone's latency in milliseconds.
+/// Measures the dense backbone's latency in milliseconds, or reads it if this process may not measure latencies.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
     let timed = Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
     let outcome = run_timing_grid(&timed, env)?;
@@ -224,12 +225,15 @@ fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
     outcome.text_extents(text).next().map_or(0, |text| text.windows)
 }
 
+/// Function that returns the item ranges to score in a stratum, which is given by its track and its index.
 pub(super) type DrawRanges<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
+/// Returns empty gains, one list per stratum of each track.
 pub(super) fn empty_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
+/// Builds the evaluations of a round: one task or text for each item range that `draws` returns.
 pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draws: &DrawRanges<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();

@@ -9,6 +9,7 @@
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{StratifiedMean, holm_correction};
 
+/// Leader and eliminated candidates after a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// Candidate that is best in the first objective.

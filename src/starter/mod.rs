@@ -151,7 +151,7 @@ impl Starter {
 /// Token counts of a text. They come from the tokenizer that produces the fewest tokens.
 struct TokenCount {
     /// Number of tokens in the first [`SAMPLE_BYTES`] bytes.
-    first: usize,
+    in_sample: usize,
     /// Number of tokens in the whole text, extrapolated.
     tokens: usize,
 }
@@ -162,8 +162,8 @@ fn count_tokens(corpus: &Corpus, models: &[Model]) -> Result<TokenCount> {
     let end = (0..=SAMPLE_BYTES.min(bytes)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
     let counts = models.iter().map(|model| Ok(model.tokenizer.encode(&text)?.len()));
-    let first = counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0);
-    Ok(TokenCount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
+    let in_sample = counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0);
+    Ok(TokenCount { in_sample, tokens: (in_sample as f64 * bytes as f64 / end.max(1) as f64) as usize })
 }
 
 /// Chooses the window length and the number of calibration windows. A window fits into the context of every model, and
@@ -174,7 +174,7 @@ fn choose_windows(
     models: &[Model],
     max_length: usize,
 ) -> Result<(usize, usize)> {
-    let tokens = token_counts.iter().map(|count| count.first);
+    let tokens = token_counts.iter().map(|count| count.in_sample);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("no text for calibration"));
     };

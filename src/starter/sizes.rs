@@ -56,8 +56,9 @@ pub(super) struct ScoredData {
     pub(super) tasks: usize,
 }
 
-/// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then
-/// the number of sequences, then their length. If this is not enough, leaves out depths and then repairs.
+/// Halves sizes until the estimated time fits the budget: first the number of scored windows, then the number of
+/// sequences, then their length, then the number of sequences again. If this is not enough, leaves out depths and then
+/// repairs.
 pub(super) fn shrink_to_budget(
     mut sizes: Sizes,
     models: &[Model],
