@@ -31,10 +31,10 @@ impl Machine {
         Self {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
-            cpu: cpu_model(),
-            gpu: Some(gpu_models(Path::new(NVIDIA_GPUS_FOLDER)).join(", ")).filter(|models| !models.is_empty()),
+            cpu: read_cpu_model(),
+            gpu: Some(read_gpu_models(Path::new(NVIDIA_GPUS_FOLDER)).join(", ")).filter(|models| !models.is_empty()),
             threads: rayon::current_num_threads(),
-            cpu_features: cpu_features(),
+            cpu_features: detect_cpu_features(),
         }
     }
 }
@@ -43,11 +43,11 @@ impl Machine {
 /// speed. It includes `device`, so two GPUs in one host count as two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::current();
-    json!({"host": owner::host(), "cpu": cpu, "gpu": gpu_identity(device, device.gpu()), "threads": threads})
+    json!({"host": owner::host(), "cpu": cpu, "gpu": build_gpu_identity(device, device.gpu()), "threads": threads})
 }
 
 /// Returns the identity of a GPU: its device name, model and serial number. Returns null for the CPU.
-fn gpu_identity(device: DeviceName, gpu: Option<Gpu>) -> Value {
+fn build_gpu_identity(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
         (_, gpu) => {
@@ -73,7 +73,7 @@ pub fn describe(identity: &Value) -> String {
 const NVIDIA_GPUS_FOLDER: &str = "/proc/driver/nvidia/gpus";
 
 /// Returns the models of the GPUs that a driver lists in a directory.
-fn gpu_models(folder: &Path) -> Vec<String> {
+fn read_gpu_models(folder: &Path) -> Vec<String> {
     let folders = files::entries(folder).unwrap_or_default();
     folders.iter().filter_map(|gpu| read_field(gpu.join("information"), "Model")).collect()
 }
@@ -81,23 +81,23 @@ fn gpu_models(folder: &Path) -> Vec<String> {
 /// Returns the ID that the scheduler gave to this job: `45_1` for an array task, or `46` for a single job. Returns
 /// `None` if there is no scheduler.
 pub fn scheduler_job() -> Option<String> {
-    job_id_from(|name| std::env::var(name).ok())
+    read_job_id(|name| std::env::var(name).ok())
 }
 
 /// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
 /// of its tasks.
-fn job_id_from(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn read_job_id(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
 /// Returns the CPU model. The result is cached, because the system takes milliseconds to report it.
-fn cpu_model() -> Option<String> {
+fn read_cpu_model() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| read_field("/proc/cpuinfo", "model name")).clone()
 }
 
-fn cpu_features() -> Vec<&'static str> {
+fn detect_cpu_features() -> Vec<&'static str> {
     let mut features = Vec::new();
     #[cfg(target_arch = "x86_64")]
     for (name, has) in [
@@ -272,7 +272,7 @@ mod tests {
     }
 
     fn job_id(set: &[(&str, &str)]) -> Option<String> {
-        job_id_from(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
+        read_job_id(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn machine_of(device: DeviceName, gpu: Option<Gpu>) -> Value {
-        json!({"host": "h", "cpu": "EPYC", "gpu": gpu_identity(device, gpu), "threads": 8})
+        json!({"host": "h", "cpu": "EPYC", "gpu": build_gpu_identity(device, gpu), "threads": 8})
     }
 
     fn gpu(serial: &str) -> Gpu {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn gpu_models_are_read_from_driver_files() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(gpu_models(&folder.path().join("none")).is_empty());
+        assert!(read_gpu_models(&folder.path().join("none")).is_empty());
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let device_folder = folder.path().join(address);
             fs::create_dir(&device_folder).unwrap();
@@ -312,7 +312,7 @@ mod tests {
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(device_folder.join("information"), text).unwrap();
         }
-        assert_eq!(gpu_models(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
+        assert_eq!(read_gpu_models(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn is_part_of_pin(part: &str) -> bool {
 /// Fails if pip is missing or cannot download the wheel.
 pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
     let Some(command) = PIP_COMMANDS.iter().find(|command| {
-        let version = pip_command(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let version = build_pip_command(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         version.is_ok_and(|status| status.success())
     }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
@@ -45,7 +45,7 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
     };
     let options =
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
-    let output = pip_command(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
+    let output = build_pip_command(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
     let received = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
     match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
@@ -62,7 +62,7 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
     }
 }
 
-fn pip_command(words: &[&str]) -> Command {
+fn build_pip_command(words: &[&str]) -> Command {
     let mut command = Command::new(words.first().copied().unwrap_or_default());
     command.args(words.iter().skip(1)).stdin(Stdio::null());
     command
@@ -158,7 +158,7 @@ mod tests {
             error.to_string().contains("does not contain `n.gguf`") && error.to_string().contains("p/m.gguf"),
             "{error}"
         );
-        std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
+        std::fs::write(&wheel, build_deflated_zip("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
         assert_eq!(read_content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
         let bytes = std::fs::read(&wheel).unwrap();
         std::fs::write(&wheel, &bytes[..bytes.len() - 30]).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Builds a zip archive with one deflated entry. As configured in this build, the zip crate cannot write one.
-    fn deflated(name: &str, content: &[u8]) -> Vec<u8> {
+    fn build_deflated_zip(name: &str, content: &[u8]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(content).unwrap();
         let packed = encoder.finish().unwrap();

@@ -43,7 +43,7 @@ pub(super) fn build_metadata(folders: &[PackedFolder], license: Option<&str>, ma
             })
         }));
         parts.push(reference(&folder_id));
-        runs.push(run_entity(folder, &folder_id, &mut entities));
+        runs.push(add_run_entity(folder, &folder_id, &mut entities));
     }
     parts.push(reference(MANIFEST));
     graph.push(json!({
@@ -68,20 +68,20 @@ pub(super) fn build_metadata(folders: &[PackedFolder], license: Option<&str>, ma
 
 /// Adds an entity for the run that wrote a results directory, including its software and inputs. Returns a reference to
 /// the run.
-fn run_entity(folder: &PackedFolder, folder_id: &str, entities: &mut Entities) -> Value {
+fn add_run_entity(folder: &PackedFolder, folder_id: &str, entities: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let command = words.collect::<Vec<_>>().join(" ");
     let id = format!("#run-{}", encode_uri(&folder.name.replace('/', "-")));
     let inputs = record["inputs"].as_object().into_iter().flatten();
     let inputs: Vec<Value> =
-        inputs.filter_map(|(path, hash)| input_entity(record, path, hash.as_str()?, entities)).collect();
+        inputs.filter_map(|(path, hash)| add_input_entity(record, path, hash.as_str()?, entities)).collect();
     let machine = &record["machine"];
     let entity = json!({
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
-        "instrument": software_entity(record, entities), "object": unwrap_single(inputs),
+        "instrument": add_software_entity(record, entities), "object": unwrap_single(inputs),
         "result": reference(folder_id),
     });
     entities.insert(id.clone(), entity);
@@ -94,7 +94,7 @@ fn text_or_unknown(value: &Value) -> String {
 
 /// Adds an entity for the program at its commit, and one for each crate that affects the numbers. Returns a reference
 /// to the program.
-fn software_entity(record: &Value, entities: &mut Entities) -> Value {
+fn add_software_entity(record: &Value, entities: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
     let changed = if record["dirty"] == true { ", with uncommitted changes" } else { "" };
@@ -125,7 +125,7 @@ fn software_entity(record: &Value, entities: &mut Entities) -> Value {
 
 /// Adds an entity for an input file, identified by its hash. If the file is from the Hub, also adds an entity for its
 /// repository. Returns a reference to the file.
-fn input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entities) -> Option<Value> {
+fn add_input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
         "@id": id, "@type": "CreativeWork", "name": path, "identifier": format!("sha256:{hash}"), "sha256": hash,

@@ -232,10 +232,10 @@ fn format_values(differences: &Differences) -> String {
         let alike = differences
             .values
             .iter()
-            .filter(|pair| condition_name(&pair.first) == condition_name(record))
+            .filter(|pair| format_condition(&pair.first) == format_condition(record))
             .map(|pair| &pair.cell)
             .collect::<BTreeSet<_>>();
-        if alike.len() > 1 { cell.clone() } else { condition_name(record) }
+        if alike.len() > 1 { cell.clone() } else { format_condition(record) }
     };
     for value in differences.values.iter().filter(|value| !is_printed_identically(value)) {
         let a = value.first.value;
@@ -307,7 +307,7 @@ fn format_omitted_note(differences: &Differences) -> String {
     }
 }
 
-fn condition_name(record: &Record) -> String {
+fn format_condition(record: &Record) -> String {
     let condition = &record.condition;
     let backbone = &condition.backbone;
     let depth = condition.depth;
@@ -318,13 +318,13 @@ fn condition_name(record: &Record) -> String {
 fn list_conditions(unpaired: &[Unpaired]) -> Vec<String> {
     let mut all: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
     for number in unpaired {
-        all.entry(condition_name(&number.record)).or_default().insert(&number.cell);
+        all.entry(format_condition(&number.record)).or_default().insert(&number.cell);
     }
     distinct(
         &unpaired
             .iter()
             .map(|unpaired| {
-                let name = condition_name(&unpaired.record);
+                let name = format_condition(&unpaired.record);
                 if all[&name].len() > 1 { unpaired.cell.clone() } else { name }
             })
             .collect::<Vec<_>>(),

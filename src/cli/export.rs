@@ -54,7 +54,7 @@ pub(super) struct Arguments {
 ///
 /// # Errors
 /// Fails if `--dtype` is not a type in which tensors can be stored.
-fn exported_type(dtype: ComputeType) -> Result<FloatType> {
+fn resolve_exported_type(dtype: ComputeType) -> Result<FloatType> {
     dtype.float().ok_or_else(|| {
         Error::bad_input(format!("weights cannot be exported as {dtype}"))
             .expected("--dtype f32, bf16, f16 or auto")
@@ -64,7 +64,7 @@ fn exported_type(dtype: ComputeType) -> Result<FloatType> {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.grids_to_run(&arguments.grid_args.read()?)?;
-    let chosen = selected_cells(&grids, arguments)?;
+    let chosen = select_cells(&grids, arguments)?;
     let store = arguments.grid_args.open_store()?;
     // Check all output paths before writing anything.
     for (grid, _, folder) in &chosen {
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.grid_args.threads.start()?;
     // `--dtype` is the type of the exported weights, and `--compute` is the type used for computing.
     let request = arguments.grid_args.engine.request();
-    let dtype = request.dtype.map(exported_type).transpose()?;
+    let dtype = request.dtype.map(resolve_exported_type).transpose()?;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let exporter = Exporter {
@@ -117,7 +117,7 @@ fn format_exported(exported: &ExportedModel) -> String {
 }
 
 /// Returns the selected cells, each with its output path.
-fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
+fn select_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
     // The artifact's main grid comes last, after the grid that scores the dense backbones for the gate.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {

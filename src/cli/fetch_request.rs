@@ -83,7 +83,7 @@ pub(super) fn build_requests(target: &str, arguments: &Arguments) -> Result<Vec<
         _ => {}
     }
     if let Some((folder, backbone)) = find_backbone(target, arguments)? {
-        let mut requests = backbone_request(&folder, backbone, arguments);
+        let mut requests = build_backbone_requests(&folder, backbone, arguments);
         if arguments.data.is_some() {
             requests.extend(build_input_requests(&find_data_inputs(&folder, target)?, false, arguments));
         }
@@ -129,7 +129,7 @@ fn find_backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf,
 }
 
 /// Returns the request for a backbone, or an empty list if a local copy exists.
-fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
+fn build_backbone_requests(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
     let BackboneFile { name, path, want, package, .. } = backbone;
     let needs_hub_source = arguments.lock || arguments.from.is_some();
     match path.filter(|path| !needs_hub_source && parts::is_backbone(path)) {

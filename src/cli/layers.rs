@@ -12,7 +12,7 @@ use super::answer::layers::{CriterionScores, LayerScore, LayersAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, add_entries, backbone_entry, with_fetch_hint};
+use super::named_entries::{SharedEntries, add_entries, build_backbone_entry, with_fetch_hint};
 use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
@@ -153,11 +153,11 @@ impl Arguments {
 
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
     fn format_grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
-        let (name, backbones) = backbone_entry(&self.model)?;
+        let (name, backbones) = build_backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
         let (corpora, read) =
-            shared.text_entries("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
+            shared.build_text_entries("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
         let corpus = read.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
         let mut rows = rankings.iter().map(|ranking| {
             let depth = if ranking.unit.is_layers() { json!(1) } else { json!({ ranking.unit.name(): 1 }) };

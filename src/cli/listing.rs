@@ -46,7 +46,7 @@ impl ArtifactList<'_> {
     ///
     /// # Errors
     /// Fails if the store cannot be read or this machine does not support the engine.
-    pub(super) fn entries(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
+    pub(super) fn list_artifacts(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
         let mut rates = BTreeMap::new();
         let mut listed = Vec::new();
         for artifact in all {
@@ -54,7 +54,7 @@ impl ArtifactList<'_> {
             let title = artifact.description.title.clone();
             let mut entry = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
-                match self.progress(artifact)? {
+                match self.read_progress(artifact)? {
                     Ok(ArtifactProgress { profile, cells, complete, remaining_flops, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
                         // The time is unknown if the engine's speed was never measured on this machine.
@@ -77,7 +77,7 @@ impl ArtifactList<'_> {
     }
 
     /// Returns the progress of an artifact, or the error if its grid cannot be read.
-    fn progress(&self, artifact: &Artifact) -> Result<Result<ArtifactProgress, String>> {
+    fn read_progress(&self, artifact: &Artifact) -> Result<Result<ArtifactProgress, String>> {
         let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,
             Err(error) => return Ok(Err(error.one_line())),

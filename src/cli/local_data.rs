@@ -64,7 +64,8 @@ pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCop
                     copies.copied += 1;
                 }
                 None => {
-                    let names: Vec<String> = possible_copies(need, path).into_iter().map(|(name, _)| name).collect();
+                    let names: Vec<String> =
+                        list_possible_copies(need, path).into_iter().map(|(name, _)| name).collect();
                     note!("{} {}: not found in {}", need.kind.label(), need.name, folder.display());
                     copies.missing.push(names.join(" or "));
                 }
@@ -76,12 +77,12 @@ pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCop
 
 /// Returns the first local copy of an input and its destination.
 fn find_local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
-    let candidates = possible_copies(need, path).into_iter();
+    let candidates = list_possible_copies(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }
 
 /// Returns the names that a local copy may have, each with its destination.
-fn possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
+fn list_possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
     if need.kind == EntryKind::Task {
         // The path of a task is the directory that contains its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);

@@ -57,7 +57,7 @@ pub(super) struct SharedEntries {
 impl SharedEntries {
     /// Returns the texts and tasks in a profile. If none is given, uses the profile that the model's entry names.
     pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = profile.cloned().or_else(|| profile_of_model(model));
+        let profile = profile.cloned().or_else(|| find_model_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
     }
 
@@ -82,7 +82,7 @@ impl SharedEntries {
     }
 
     /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
-    pub(super) fn task_entries(
+    pub(super) fn build_task_entries(
         &self,
         requested: &[String],
         bos: Bos,
@@ -102,7 +102,7 @@ impl SharedEntries {
                 (None, Some(entry)) => Some(entry.clone()),
                 (None, None) if is_known(EntryKind::Task, &task) => None,
                 (None, None) => {
-                    Some(builtin_entry(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
+                    Some(read_builtin_entry(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
                 }
             };
             let mut usage = json!({"name": task, "bos": bos});
@@ -117,7 +117,7 @@ impl SharedEntries {
 
     /// Returns the grid entries for the texts given with an option, and the list of texts with their window lengths.
     /// The default window length is `length` tokens.
-    pub(super) fn text_entries(
+    pub(super) fn build_text_entries(
         &self,
         flag: &str,
         requested: &[String],
@@ -141,7 +141,7 @@ impl SharedEntries {
                 }
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
                 _ if is_known(EntryKind::Corpus, &corpus) => {}
-                _ => match builtin_entry(EntryKind::Corpus, &corpus) {
+                _ => match read_builtin_entry(EntryKind::Corpus, &corpus) {
                     Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
                     _ => return Err(unknown_text_error(&corpus, flag, self)),
                 },
@@ -168,7 +168,7 @@ fn resolve_entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, 
 
 /// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
 /// directory.
-fn profile_of_model(model: &str) -> Option<String> {
+fn find_model_profile(model: &str) -> Option<String> {
     let folder = directories::find_experiments(None).ok()?;
     // Ignore errors, because they may concern other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
@@ -240,7 +240,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 /// Returns the model's name in the grid and its grid entry. The entry is empty unless `model` is a folder or a hub
 /// repository.
-pub(super) fn backbone_entry(model: &str) -> Result<(String, Value)> {
+pub(super) fn build_backbone_entry(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
         // Read the config now so that an invalid model is reported before any other problem.
@@ -314,7 +314,7 @@ const KNOWN_TASKS: [(&str, &str); 9] = entries!(
 const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
 /// Returns the built-in grid entry for a text or task on the hub, without its local path.
-pub(super) fn builtin_entry(kind: EntryKind, name: &str) -> Option<Value> {
+pub(super) fn read_builtin_entry(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
         EntryKind::Task => &KNOWN_TASKS[..],
         EntryKind::Corpus => &KNOWN_TEXTS,
@@ -334,10 +334,10 @@ mod tests {
     fn every_builtin_entry_has_a_hub_location() {
         for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
             for (name, _) in all {
-                let entry = builtin_entry(kind, name).unwrap();
+                let entry = read_builtin_entry(kind, name).unwrap();
                 assert!(entry["hub"].is_string() && entry["path"].is_null(), "{name}: {entry}");
             }
         }
-        assert!(builtin_entry(EntryKind::Task, "nine").is_none());
+        assert!(read_builtin_entry(EntryKind::Task, "nine").is_none());
     }
 }

@@ -170,7 +170,7 @@ impl PageParts {
                 }
                 None if folder.join(Provenance::FILE).is_file() => {
                     let name = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
-                    parts.skipped_folders.push((name, skip_reason(folder)));
+                    parts.skipped_folders.push((name, explain_skip(folder)));
                 }
                 None => {}
             }
@@ -189,7 +189,7 @@ impl PageParts {
         let judged = profiles.iter().filter(|profile| !profile.is_empty());
         let judged = judged.map(|profile| claims::judge_folders(folders, profile)).collect::<Result<Vec<_>>>()?;
         let (made, program) = match record {
-            true => latest_run(&self.folders)?,
+            true => find_latest_run(&self.folders)?,
             false => (format_utc(SystemTime::now()), machine::program_version()),
         };
         let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
@@ -263,7 +263,7 @@ fn has_numbers(folder: &Path) -> bool {
 }
 
 /// Returns the time at which the latest run finished, and the program versions of all runs.
-fn latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
+fn find_latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
     let mut latest = String::new();
     let mut programs = BTreeSet::new();
     for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
@@ -276,7 +276,7 @@ fn latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
 }
 
 /// Explains why the page leaves out a directory.
-fn skip_reason(folder: &Path) -> String {
+fn explain_skip(folder: &Path) -> String {
     match Provenance::read_description(folder) {
         None => "the record is from an earlier version and does not name the artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {

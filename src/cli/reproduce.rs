@@ -195,7 +195,8 @@ impl ReproduceRun<'_> {
             overrides,
             engine: engine.request(),
         };
-        let answer = ReproduceAnswer { listed: list.entries(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
+        let answer =
+            ReproduceAnswer { listed: list.list_artifacts(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
         answer::print_answer(answer, Answer::Reproduce, |answer| println!("{}", listing::format_list(&answer.listed)))?;
         Ok(0)
     }

@@ -91,7 +91,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
         TableLayout::Long => TableShape::Long,
     };
-    let target = checked_target(arguments, &source, &grid, &shape, &store)?;
+    let target = check_results_folder(arguments, &source, &grid, &shape, &store)?;
     let reporter = progress::reporter(arguments.events);
     let hashes = source.submission().map(|submission| submission.inputs().clone()).unwrap_or_default();
     if let Some(note) = target.replaces(&grid, &hashes)? {
@@ -112,8 +112,8 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        failed: cells_without_result(&grid, &outcome, |result| result.failure.as_ref()),
-        unmade: cells_without_result(&grid, &outcome, |result| {
+        failed: list_cells_without_result(&grid, &outcome, |result| result.failure.as_ref()),
+        unmade: list_cells_without_result(&grid, &outcome, |result| {
             result.missing.as_ref().filter(|_| result.failure.is_none())
         }),
         files: display_paths(&files),
@@ -133,7 +133,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
 }
 
 /// Returns the results folder for a run after checking that its files can be written.
-fn checked_target(
+fn check_results_folder(
     arguments: &Arguments,
     source: &GridSource,
     grid: &Grid,
@@ -168,7 +168,7 @@ fn warn_about_missing(outcome: &GridOutcome, count: usize) -> u8 {
 }
 
 /// Lists the cells without a result, each with the reason.
-fn cells_without_result(
+fn list_cells_without_result(
     grid: &Grid,
     outcome: &GridOutcome,
     why: fn(&CellResult) -> Option<&String>,

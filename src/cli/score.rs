@@ -12,7 +12,7 @@ use super::answer::write_commands::{HubInput, ScoreAnswer, ScoredTarget};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, absolute_path, add_entries, backbone_entry, is_file, with_fetch_hint};
+use super::named_entries::{SharedEntries, absolute_path, add_entries, build_backbone_entry, is_file, with_fetch_hint};
 use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
@@ -159,7 +159,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         model: arguments.model.clone(),
         engine: engines.join(", "),
         scores: scores.scores.iter().map(to_scored_target).collect(),
-        hub: hub_inputs(&grid),
+        hub: list_hub_inputs(&grid),
         lm_eval: file,
     };
     answer::print_answer(scored, Answer::Score, |answer| {
@@ -189,7 +189,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
 }
 
 /// Returns the inputs of the grid that have a source on the hub, even if a local copy is used.
-fn hub_inputs(grid: &Grid) -> Vec<HubInput> {
+fn list_hub_inputs(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
     let tasks = grid.task_data().map(|(name, task)| (name, &task.hub));
@@ -247,18 +247,18 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
             .found("neither")
             .hint("pass inputs, for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
-    let (name, backbone) = backbone_entry(&arguments.model)?;
+    let (name, backbone) = build_backbone_entry(&arguments.model)?;
     let shared = SharedEntries::new(&arguments.model, arguments.profile.as_ref())?;
     let mut tasks = Map::new();
     let mut used = Vec::new();
     let mut defined = false;
     for given in &arguments.tasks {
-        if let Some(entry) = definition_entry(arguments, given)? {
+        if let Some(entry) = build_definition_entry(arguments, given)? {
             used.push(entry);
             defined = true;
             continue;
         }
-        let (entries, uses) = shared.task_entries(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
+        let (entries, uses) = shared.build_task_entries(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
         tasks.extend(entries);
         used.extend(uses);
     }
@@ -280,7 +280,7 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
         }
     }
     let (corpora, read) =
-        shared.text_entries("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
+        shared.build_text_entries("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
     add_entries(&mut grid, backbone, tasks, corpora);
     for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
@@ -290,7 +290,7 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
 }
 
 /// Returns the grid entry for a task that has an lm-evaluation-harness definition, or `None` for any other task.
-fn definition_entry(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
+fn build_definition_entry(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
     let named = arguments.definitions.is_some() && !given.contains('=') && !is_file(given)?;

@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         _ => None,
     };
-    let command = (found.len() == 1 && exported.is_none() && found[0].winner.is_some()).then(export_command);
+    let command = (found.len() == 1 && exported.is_none() && found[0].winner.is_some()).then(build_export_command);
     let answer = SearchAnswer {
         sentences: found.iter().map(SearchOutcome::sentence).collect(),
         searches: found,
@@ -125,7 +125,7 @@ fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> 
     if arguments.fetch {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
-    arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
+    arguments.search_args.build_grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
         let outcome =
             runner.run(dense, &directories::default_directory(arguments.results.as_ref(), "results", None))?;
         let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
@@ -183,7 +183,7 @@ fn export_winner(grid: &Grid, found: &SearchOutcome, folder: &Path, runner: &Run
 }
 
 /// Returns the command line of this process with `--export` added.
-fn export_command() -> String {
+fn build_export_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     format!("ghostlab {} --export FOLDER", command_line(words))
 }

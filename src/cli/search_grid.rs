@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::named_entries::{SharedEntries, add_entries, backbone_entry, with_fetch_hint};
+use super::named_entries::{SharedEntries, add_entries, build_backbone_entry, with_fetch_hint};
 use super::search_methods;
 use super::terminal::format_json_value;
 use crate::corpus::WindowRule;
@@ -143,10 +143,10 @@ impl SearchArgs {
     /// # Errors
     /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget. Fails with exit code 3 if an
     /// input is missing.
-    pub(super) fn grid(&self, engine: EngineRequest, time: &DenseTimer<'_>) -> Result<Grid> {
+    pub(super) fn build_grid(&self, engine: EngineRequest, time: &DenseTimer<'_>) -> Result<Grid> {
         let bounds = self.parse_bounds()?;
         // Read the model first, because the depths depend on its number of layers.
-        let (name, entry) = backbone_entry(&self.model)?;
+        let (name, entry) = build_backbone_entry(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
         let dense = Grid::from_text(&probe.to_string(), Path::new(FILE)).map_err(with_fetch_hint)?;
@@ -234,10 +234,10 @@ impl SearchArgs {
 
     /// Formats the grid as JSON, which is valid YAML.
     fn format_grid(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
-        let (name, entry) = backbone_entry(&self.model)?;
+        let (name, entry) = build_backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
-        let (tasks, used) = shared.task_entries(&self.tasks, Bos::default(), None)?;
-        let (mut corpora, read) = shared.text_entries("--texts", &self.texts, length, &self.rule, None)?;
+        let (tasks, used) = shared.build_task_entries(&self.tasks, Bos::default(), None)?;
+        let (mut corpora, read) = shared.build_text_entries("--texts", &self.texts, length, &self.rule, None)?;
         let requested = match self.calibration.as_slice() {
             [] => vec![DEFAULT_CALIBRATION.to_owned()],
             requested => requested.to_vec(),
@@ -246,7 +246,7 @@ impl SearchArgs {
         for given in &requested {
             let (text, size) = parse_sized_text(given, length)?;
             let (entries, used) = shared
-                .text_entries("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
+                .build_text_entries("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
                 .map_err(|error| {
                     if self.calibration.is_empty() {
                         error.hint("add a calibration text: --calibration train.txt")

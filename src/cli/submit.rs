@@ -92,7 +92,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let folder = std::path::absolute(submission.folder(&store))
         .map_err(|error| Error::path_io("resolve", store.root(), &error))?;
     let call = SubmitCall { arguments, profile, store: &store, work: &work, settings, submission, folder };
-    let script = call.job_script(answer.memory_bytes, device_memory)?;
+    let script = call.build_job_script(answer.memory_bytes, device_memory)?;
     warn_about_time_limit(&script);
     let text = script.render(&call.folder)?;
     let SubmitCall { submission, .. } = &call;
@@ -126,27 +126,27 @@ struct SubmitCall<'a> {
 impl SubmitCall<'_> {
     /// Builds the job script. `memory` and `device_memory` are the estimated main memory and GPU memory per worker, in
     /// bytes.
-    fn job_script(&self, memory: u64, device_memory: u64) -> Result<JobScript<'_>> {
+    fn build_job_script(&self, memory: u64, device_memory: u64) -> Result<JobScript<'_>> {
         let Self { arguments, profile, store, work, settings, submission, folder } = self;
         let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
         let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
         let cpus = arguments.grid_args.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
         // A worker needs memory for the weights, its jobs, the program and cached files.
         let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
-        let program = absolute_text(&job_program(&submission.binary, arguments.dry_run, store)?)?;
-        let gres = gres_option(device_memory, *settings, profile)?;
+        let program = absolute_text(&freeze_job_program(&submission.binary, arguments.dry_run, store)?)?;
+        let gres = choose_gres(device_memory, *settings, profile)?;
         Ok(JobScript {
             submission,
             workers,
             at_a_time,
             cpus,
             memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
-            options: sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
+            options: build_sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
             logs: folder.join(JobEnd::LOGS),
             setup: profile.setup.clone(),
             export: profile.export.clone(),
-            worker: self.worker_command(&program, cpus, memory)?,
-            report: self.report_command(&program)?,
+            worker: self.build_worker_command(&program, cpus, memory)?,
+            report: self.build_report_command(&program)?,
         })
     }
 
@@ -193,7 +193,7 @@ impl SubmitCall<'_> {
         self.submission.submit(self.store, what, || cluster::sbatch(options, path))
     }
 
-    fn worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
+    fn build_worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
         let Self { arguments, profile, store, settings, folder, .. } = self;
         let mut words = vec![program.to_owned(), "worker".into(), absolute_text(&folder.join(Submission::FILE))?];
         words.extend(["--store".into(), absolute_text(store.root())?, "--slurm".into()]);
@@ -205,11 +205,11 @@ impl SubmitCall<'_> {
             words.extend(["--idle-exit".into(), idle.to_string()]);
         }
         words.extend(arguments.limits.to_arguments(memory));
-        words.extend(engine_options(settings.engine));
+        words.extend(format_engine_options(settings.engine));
         Ok(words)
     }
 
-    fn report_command(&self, program: &str) -> Result<Vec<String>> {
+    fn build_report_command(&self, program: &str) -> Result<Vec<String>> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
         let file = absolute_text(&folder.join(Submission::FILE))?;
         let near = Some(arguments.grid_args.file());
@@ -229,7 +229,7 @@ impl SubmitCall<'_> {
             }
         }
         words.extend(["--store".into(), absolute_text(store.root())?, "--results".into(), results, "--stored".into()]);
-        words.extend(engine_options(settings.engine));
+        words.extend(format_engine_options(settings.engine));
         Ok(words)
     }
 }
@@ -369,7 +369,7 @@ fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     Ok(EngineRequest { device: Some(request.device.unwrap_or_else(|| choice.device())), kernels, ..request })
 }
 
-fn engine_options(engine: EngineRequest) -> Vec<String> {
+fn format_engine_options(engine: EngineRequest) -> Vec<String> {
     let device = engine.device.map(|device| ["--device".to_owned(), device.to_string()]);
     let dtype = engine.dtype.map(|dtype| ["--dtype".to_owned(), dtype.name().to_owned()]);
     let name = engine.engine.map(|name| ["--engine".to_owned(), name.name().to_owned()]);
@@ -378,7 +378,7 @@ fn engine_options(engine: EngineRequest) -> Vec<String> {
 }
 
 /// Returns the `--gres` value that requests a GPU, or `None` if the CPU is used.
-fn gres_option(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
+fn choose_gres(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = settings.engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
         return Ok(None);
@@ -387,7 +387,7 @@ fn gres_option(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Res
     Ok(Some(gpu.map_or("gpu:1".to_owned(), |gpu| format!("gpu:{}:1", gpu.name))))
 }
 
-fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
+fn build_sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String]) -> Vec<String> {
     let SlurmProfile { partition, account, qos, constraint, time, .. } = profile;
     let named = [
         ("gres", gres),
@@ -403,7 +403,7 @@ fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
 
 /// Returns the path of the program that the jobs run. It is a frozen copy if the file system of the store allows
 /// execution, and otherwise the original program.
-fn job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
+fn freeze_job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_path(store));
     }

@@ -147,7 +147,7 @@ fn build_card_values(
         recovery: method.map(|method| recovery::label(&method.name).to_owned()),
         recovery_method: method.map(ToString::to_string),
         recovery_source: method
-            .and_then(|method| recovery_source(&method.name))
+            .and_then(|method| find_recovery_source(&method.name))
             .filter(|source| source.starts_with("http")),
         calibration: cell.calibration.as_ref().map(|calibration| {
             let corpus = grid.corpora.get(&calibration.corpus);
@@ -175,7 +175,7 @@ fn build_card_values(
 }
 
 /// Returns the source of a recovery method, such as the URL of its paper or code.
-fn recovery_source(name: &str) -> Option<String> {
+fn find_recovery_source(name: &str) -> Option<String> {
     recovery::descriptions().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
 

@@ -65,7 +65,7 @@ impl Exporter<'_> {
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
-        let numbers = self.score_table(grid, &grid.cells[cell])?;
+        let numbers = self.format_score_table(grid, &grid.cells[cell])?;
         self.with_cell(grid, cell, &mut |made| {
             let card = card::render_card(self, grid, &made, numbers.clone())?;
             made.inputs.read_unchanged(&[&made.backbone.folder], || {
@@ -77,7 +77,7 @@ impl Exporter<'_> {
     /// Computes the missing layer selection and operators of a cell, and passes the complete cell to `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(ComputedCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
-        let export_grid = single_cell_grid(grid, cell);
+        let export_grid = build_single_cell_grid(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
@@ -94,7 +94,7 @@ impl Exporter<'_> {
 
     /// Formats a table with the scores of the cell and its dense backbone. Returns `None` if some scores are not
     /// stored.
-    fn score_table(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
+    fn format_score_table(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
         scored.cells.retain(|scored_cell| {
             scored_cell == cell || (scored_cell.is_dense() && scored_cell.backbone == cell.backbone)
@@ -123,7 +123,7 @@ struct ComputedCell<'a> {
 
 /// Builds a grid that contains only this cell and no evaluations. Running it computes only what the checkpoint
 /// contains.
-fn single_cell_grid(grid: &Grid, cell: &Cell) -> Grid {
+fn build_single_cell_grid(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
     export_grid.evaluate = Evaluate::default();

@@ -37,7 +37,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     }
     let target = fs::canonicalize(&path).map_err(|error| Error::io("open", &path, &error))?;
     let folder = fs::canonicalize(folder).map_err(|error| Error::folder_io("open", folder, &error))?;
-    if target.starts_with(repository(&folder).unwrap_or(&folder)) {
+    if target.starts_with(find_repository(&folder).unwrap_or(&folder)) {
         return Ok(Some(path));
     }
     Err(Error::bad_input("a model file is a symlink to a file outside its folder")
@@ -49,7 +49,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
 
 /// Returns the repository directory for a snapshot in the hub cache. The files in a snapshot are links to the `blobs`
 /// directory next to `snapshots`.
-fn repository(folder: &Path) -> Option<&Path> {
+fn find_repository(folder: &Path) -> Option<&Path> {
     let snapshots = folder.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     let repository = snapshots.parent()?;
     repository.file_name()?.to_str()?.starts_with("models--").then_some(repository)

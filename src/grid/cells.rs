@@ -284,7 +284,7 @@ fn expand_cells(
     for axes in iter::once(axes).chain(includes) {
         axes.check_cell_count()?;
     }
-    let product = axes.product(backbones);
+    let product = axes.expand_product(backbones);
     let dense: Vec<Positioned<Cell>> = axes
         .backbone
         .iter()
@@ -296,7 +296,7 @@ fn expand_cells(
     excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
 
     let is_kept = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
-    let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
+    let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.expand_product(backbones)).collect();
     let retained = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
     let named = dense
         .iter()
@@ -360,7 +360,7 @@ impl Axes {
 
     /// Returns the product of the axes for each backbone. The axes are nested in the order criterion, depth, recovery,
     /// calibration.
-    fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
+    fn expand_product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
             let depths = self.resolve_depths(backbones[backbone].layers);

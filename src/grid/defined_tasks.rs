@@ -282,7 +282,7 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
         }
         Some(DataEntry::Path(folder)) => {
             let Positioned { value, position } = resolve_path(folder, &at);
-            let want = entry.revision.is_some().then(|| hub_dataset(entry, definition)).transpose()?;
+            let want = entry.revision.is_some().then(|| resolve_hub_dataset(entry, definition)).transpose()?;
             return Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, Some(value), want, position))));
         }
         None => {}
@@ -316,13 +316,13 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
     if local(path).is_dir() {
         return Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, Some(local(path)), None, at.position()))));
     }
-    let want = hub_dataset(entry, definition)?;
+    let want = resolve_hub_dataset(entry, definition)?;
     Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, None, Some(want), at.position()))))
 }
 
 /// Returns the hub dataset that the definition refers to, at the revision from the entry or, by default, from the
 /// definition.
-fn hub_dataset(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
+fn resolve_hub_dataset(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
     let Data { path, options, .. } = &definition.data;
     check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());

@@ -37,15 +37,17 @@ type NameSettings = BTreeMap<AxisSettingPath, Value>;
 pub fn assign_names(cells: &mut [Cell]) {
     let known = KnownMethods::from_cells(cells);
     let names: Vec<(String, NameSettings)> =
-        cells.iter().map(|cell| (known.base_name(cell), known.settings(cell))).collect();
+        cells.iter().map(|cell| (known.build_base_name(cell), known.collect_settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, (base_name, _)) in names.iter().enumerate() {
         groups.entry(base_name.to_ascii_lowercase()).or_default().push(at);
     }
     for group in groups.into_values() {
-        let distinguishing = distinguishing_settings(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
-        let plain =
-            group.iter().map(|&at| readable_name(&names[at].0, &names[at].1, &distinguishing)).collect::<Vec<_>>();
+        let distinguishing = find_distinguishing_settings(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
+        let plain = group
+            .iter()
+            .map(|&at| build_readable_name(&names[at].0, &names[at].1, &distinguishing))
+            .collect::<Vec<_>>();
         let hashes = group.iter().map(|&at| hash_cell(&cells[at], &names[at].1)).collect::<Vec<_>>();
         for (at, name) in group.into_iter().zip(make_unique(&plain, &hashes)) {
             cells[at].name = name;
@@ -83,7 +85,7 @@ impl KnownMethods {
     }
 
     /// Returns the beginning of a name, which neighbors have in common.
-    fn base_name(&self, cell: &Cell) -> String {
+    fn build_base_name(&self, cell: &Cell) -> String {
         let name = replace_unsafe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
             "" => "_",
@@ -104,7 +106,7 @@ impl KnownMethods {
         }
     }
 
-    fn settings(&self, cell: &Cell) -> NameSettings {
+    fn collect_settings(&self, cell: &Cell) -> NameSettings {
         let mut all = NameSettings::new();
         for (axis, name, resolved) in methods(cell) {
             let default = self.defaults.get(&(axis, name.clone()));
@@ -151,7 +153,7 @@ fn insert_setting(at: AxisSettingPath, value: &Value, into: &mut NameSettings) {
 
 /// Returns the settings in which neighbors differ. Settings in a map are compared only among the neighbors that have
 /// the map.
-fn differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+fn find_differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
     let mut all: BTreeMap<&AxisSettingPath, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbors.iter().flat_map(|neighbor| neighbor.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
@@ -178,8 +180,8 @@ fn parent_count(
 }
 
 /// Returns a minimal set of settings that distinguishes the neighbors. Earlier settings are preferred.
-fn distinguishing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
-    let mut settings = differing_settings(neighbors);
+fn find_distinguishing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+    let mut settings = find_differing_settings(neighbors);
     let all = count_distinct(neighbors, &settings);
     for at in settings.clone().iter().rev() {
         settings.remove(at);
@@ -200,7 +202,7 @@ fn count_distinct(neighbors: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &
 
 /// Builds a cell name that may collide with others. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives
 /// parts such as `finetune` and `finetune-seed-1`.
-fn readable_name(base_name: &str, settings: &NameSettings, distinguishing: &BTreeSet<AxisSettingPath>) -> String {
+fn build_readable_name(base_name: &str, settings: &NameSettings, distinguishing: &BTreeSet<AxisSettingPath>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in settings.iter().filter(|(at, _)| distinguishing.contains(*at)) {
         let (axis, path) = at;

@@ -22,14 +22,20 @@ pub fn json_schema() -> Value {
         let definitions = schema["definitions"].clone();
         make_keys_optional(&mut schema["properties"][kind.key()], &definitions);
     }
-    let profile = profile_schema(&schema);
+    let profile = build_profile_schema(&schema);
     schema["title"] = json!("ghostlab grid");
     let known = json!({
-        "Criterion": methods_schema(&<dyn Criterion>::descriptions(), "Criterion that selects the layers to remove."),
-        "Recovery": methods_schema(&<dyn Recovery>::descriptions(), "Recovery applied at the cut."),
-        "WindowRule": names_schema(&definitions::rule_names(), "Rule for joining rows and drawing windows."),
-        "Task": names_schema(&definitions::task_names(), "Multiple-choice task."),
-        "Metric": names_schema(&metric::names_of_opt_in_metrics().collect::<Vec<_>>(), "Metric without a column by default."),
+        "Criterion": build_methods_schema(
+            &<dyn Criterion>::descriptions(),
+            "Criterion that selects the layers to remove.",
+        ),
+        "Recovery": build_methods_schema(&<dyn Recovery>::descriptions(), "Recovery applied at the cut."),
+        "WindowRule": build_names_schema(&definitions::rule_names(), "Rule for joining rows and drawing windows."),
+        "Task": build_names_schema(&definitions::task_names(), "Multiple-choice task."),
+        "Metric": build_names_schema(
+            &metric::names_of_opt_in_metrics().collect::<Vec<_>>(),
+            "Metric without a column by default.",
+        ),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {
@@ -39,12 +45,12 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn names_schema(names: &[&str], what: &str) -> Value {
+fn build_names_schema(names: &[&str], what: &str) -> Value {
     json!({"description": what, "type": "string", "enum": names})
 }
 
 /// Builds the schema for a method, which is a name or a map with options. Each option accepts a value or a list.
-fn methods_schema(methods: &[MethodDescription], what: &str) -> Value {
+fn build_methods_schema(methods: &[MethodDescription], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
         .map(|method| json!({"const": method.name, "description": method.options["description"]}))
@@ -88,7 +94,7 @@ fn option_or_list(mut option: Value) -> Value {
 
 /// Derives the schema of a profile from the schema of the grid. Maps may omit keys, because they are merged into the
 /// grid. Lists must be complete, because they replace the lists in the grid.
-fn profile_schema(grid: &Value) -> Value {
+fn build_profile_schema(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
     if let Some(keys) = properties.as_object_mut() {

@@ -65,18 +65,18 @@ pub fn depths(
         return Err(check
             .budget_error("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
-            .found(check.costs_text(0))
-            .hint(format!("tighten the budget; removing one layer gives {}", check.costs_text(1))));
+            .found(check.format_costs(0))
+            .hint(format!("tighten the budget; removing one layer gives {}", check.format_costs(1))));
     }
     let mut depths = Vec::new();
     for &unit in units {
-        depths.extend(check.depths_in(unit));
+        depths.extend(check.find_depths(unit));
     }
     if !depths.is_empty() {
         return Ok(depths);
     }
     let max_removed = config.layers.saturating_sub(1);
-    let reached = check.costs_text(max_removed);
+    let reached = check.format_costs(max_removed);
     Err(check
         .budget_error("the budget cannot be met even with a single layer left")
         .expected(format!("a budget that removing {max_removed} of {} layers meets ({reached})", config.layers))
@@ -101,7 +101,7 @@ impl BudgetCheck<'_> {
         (meets.contains(&true), !meets.contains(&false))
     }
 
-    fn depths_in(&self, unit: DepthUnit) -> Vec<Depth> {
+    fn find_depths(&self, unit: DepthUnit) -> Vec<Depth> {
         let layers = self.layers;
         let all = unit.available(layers) - usize::from(unit.candidates(layers).len() == 2 * layers);
         let mut depths: Vec<Depth> = Vec::new();
@@ -123,7 +123,7 @@ impl BudgetCheck<'_> {
     }
 
     /// Formats the estimated costs that remain after removing `layers` layers.
-    fn costs_text(&self, layers: usize) -> String {
+    fn format_costs(&self, layers: usize) -> String {
         let Some(costs) = self.model.estimates(Depth::layers(layers)).into_iter().next() else { return String::new() };
         let Costs { speedup, bytes, params, kv_cache } = costs.bounded_by(self.budget);
         let time = self.dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / speedup));
@@ -165,7 +165,7 @@ pub(super) fn find_candidates(
         let misses: Option<Vec<String>> = estimates.map(|costs| costs.violated_bound(budget, dense)).collect();
         let wrong_depth = budget.layers.first().filter(|layers| cell.depth != **layers);
         let wrong_depth =
-            wrong_depth.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
+            wrong_depth.map(|layers| format!("removes {}, but the budget requires {layers}", format_depth(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong_depth.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
             Some(reason) => nearest.push((distance, ExcludedCell::new(cell, reason))),
@@ -188,7 +188,7 @@ pub(super) fn find_candidates(
 }
 
 /// Formats a depth, such as `7 layers` or `8 attention`.
-fn depth_text(depth: Depth) -> String {
+fn format_depth(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
 }
 
@@ -203,14 +203,17 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
-        min_depths.entry(method_key(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
+        min_depths
+            .entry(format_method_key(cell))
+            .and_modify(|depth| *depth = cell.depth.min(*depth))
+            .or_insert(cell.depth);
     }
     let (kept, deeper): (Vec<Cell>, Vec<Cell>) =
-        cells.into_iter().partition(|cell| min_depths[&method_key(cell)] == cell.depth);
+        cells.into_iter().partition(|cell| min_depths[&format_method_key(cell)] == cell.depth);
     excluded.extend(deeper.into_iter().map(|cell| {
         let reason = format!(
             "with the same methods, removing {} already meets the budget",
-            depth_text(min_depths[&method_key(&cell)])
+            format_depth(min_depths[&format_method_key(&cell)])
         );
         ExcludedCell { cell: cell.name, reason }
     }));
@@ -218,7 +221,7 @@ pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<Excluded
 }
 
 /// Formats the settings of a cell without the number of removed layers or sublayers.
-fn method_key(cell: &Cell) -> String {
+fn format_method_key(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
 }

@@ -48,15 +48,16 @@ pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
 }
 
 /// Measures the dense backbone's latency in milliseconds, or reads it if this process may not measure latencies.
-pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
-    let timed = Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
+pub(super) fn measure_dense_latency(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
+    let timed =
+        Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..build_latency_grid(grid, spec) };
     let outcome = run_timing_grid(&timed, env)?;
     let time = outcome.cells.first().and_then(|cell| measured_latency(cell, spec));
     time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
 /// Returns the grid with the latency for the search's prompt as its only evaluation.
-pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
+pub(super) fn build_latency_grid(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
@@ -190,9 +191,10 @@ pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> R
     let plan = env.plan(&dense_grid)?;
     exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop, &|_, _| ())?;
     let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
-    let tasks = grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), document_count(&outcome, used)));
+    let tasks =
+        grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), count_documents(&outcome, used)));
     let texts =
-        grid.evaluate.perplexity.iter().map(|text| (EvalTarget::Windows(text.clone()), window_count(&outcome, text)));
+        grid.evaluate.perplexity.iter().map(|text| (EvalTarget::Windows(text.clone()), count_windows(&outcome, text)));
     let tracks = [
         build_track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
         build_track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
@@ -217,11 +219,11 @@ fn build_track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize
     Track { name, strata, schedule: Schedule::new(sizes, first), scale }
 }
 
-fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
+fn count_documents(outcome: &GridOutcome, used: &EvalTask) -> usize {
     outcome.task(used).map_or(0, |task| task.documents)
 }
 
-fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
+fn count_windows(outcome: &GridOutcome, text: &Perplexity) -> usize {
     outcome.text_extents(text).next().map_or(0, |text| text.windows)
 }
 
@@ -242,7 +244,7 @@ pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draws: &DrawRang
             for (from, to) in draws(track, at) {
                 let draw = Some(Draw { seed: spec.seed, from, to });
                 match &stratum.on {
-                    EvalTarget::Task(task) => tasks.push(drawn_task(task, draw)),
+                    EvalTarget::Task(task) => tasks.push(with_draw(task, draw)),
                     EvalTarget::Windows(text) => perplexity.push(Perplexity { draw, ..text.clone() }),
                 }
             }
@@ -251,7 +253,7 @@ pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draws: &DrawRang
     Evaluate { perplexity, tasks, ..Evaluate::default() }
 }
 
-fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
+fn with_draw(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
     EvalTask { how: TaskSettings { draw, ..task.how.clone() }, ..task.clone() }
 }
 
@@ -266,7 +268,7 @@ pub(super) fn append_gains(
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
                 EvalTarget::Task(task) => {
-                    for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
+                    for drawn in evaluate.tasks.iter().filter(|drawn| with_draw(drawn, None) == *task) {
                         let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
                         let answered =
                             answered.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;

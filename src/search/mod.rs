@@ -255,10 +255,11 @@ impl SearchOutcome {
         let survivors = self.survivors().count();
         let judged = self
             .held_out("winner")
-            .map_or_else(String::new, |role| format!(": {} on held-out items", self.scores_text(role)));
+            .map_or_else(String::new, |role| format!(": {} on held-out items", self.format_scores(role)));
         let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
-        let references = references
-            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.held_out(role_name)?))));
+        let references = references.filter_map(|(role_name, label)| {
+            Some(format!("{label} {}", self.format_scores(self.held_out(role_name)?)))
+        });
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
@@ -272,7 +273,7 @@ impl SearchOutcome {
         self.held_out_scores.iter().find(|entry| entry.role == role)
     }
 
-    fn scores_text(&self, judged: &HeldOutScore) -> String {
+    fn format_scores(&self, judged: &HeldOutScore) -> String {
         let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.score_text(score));
         each.collect::<Vec<_>>().join(" and ")
     }

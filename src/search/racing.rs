@@ -3,8 +3,8 @@
 
 use super::candidates::{Racer, find_candidates, find_winner, no_candidate_error, solve_candidates};
 use super::env::{
-    DrawRanges, Gains, SearchEnv, Stratum, Track, append_gains, build_evaluation, build_tracks, dense_cells,
-    dense_time, empty_gains, latency_grid, mean_latency, read_backbone, run_timing_grid, scale_score,
+    DrawRanges, Gains, SearchEnv, Stratum, Track, append_gains, build_evaluation, build_latency_grid, build_tracks,
+    dense_cells, empty_gains, mean_latency, measure_dense_latency, read_backbone, run_timing_grid, scale_score,
 };
 use super::program_path::{build_program, count_layers};
 use super::race::{eliminate, mean_of_means};
@@ -33,7 +33,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     let chosen_from = grid;
     let grid = &bare;
     let tracks = build_tracks(grid, spec, env)?;
-    let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, env)).transpose()?;
+    let dense_time = spec.budget.latency.map(|_| measure_dense_latency(grid, spec, env)).transpose()?;
     if dense_time.is_some() {
         (cells, excluded) = find_candidates(chosen_from, &config, engine, dense_time)?;
     }
@@ -166,7 +166,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
         )
         .collect();
     let outcome =
-        run_timing_grid(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
+        run_timing_grid(&Grid { cells, name: format!("{}.times", grid.name), ..build_latency_grid(grid, spec) }, env)?;
     for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
         let Some((time, speedup)) =
@@ -204,9 +204,9 @@ pub(super) fn judge_winner(
     spent: &mut SearchCost,
 ) -> Result<(Vec<HeldOutScore>, Vec<Lead>)> {
     let winner = &racers[best];
-    let plain = plain_removal(grid, winner)?;
+    let plain = build_plain_removal(grid, winner)?;
     let mut roles = vec![("winner", winner.cell.clone())];
-    roles.extend(runner_up(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
+    roles.extend(find_runner_up(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
     if winner.cell != plain {
         roles.push(("plain", plain.clone()));
     }
@@ -246,7 +246,7 @@ pub(super) fn judge_winner(
 
 /// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
 /// better in the first objective. The earliest candidate wins a tie.
-fn runner_up(racers: &[Racer], best: usize) -> Option<usize> {
+fn find_runner_up(racers: &[Racer], best: usize) -> Option<usize> {
     let others = (0..racers.len())
         .filter(|&racer| racer != best && !matches!(racers[racer].outcome, CandidateOutcome::Failed { .. }));
     others.rev().max_by(|&a, &b| {
@@ -257,7 +257,7 @@ fn runner_up(racers: &[Racer], best: usize) -> Option<usize> {
 
 /// Returns the cell that removes the winner's layers without recovery. If the grid already contains this cell, returns
 /// it under its own name.
-fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
+fn build_plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
     Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
@@ -285,13 +285,14 @@ fn score_plain_removal(
     let mut scored = score_cells(grid, spec, env, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
     let known = racers.iter().find(|racer| racer.cell == *plain || racer.duplicates.contains(&plain.name));
-    let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
+    let new = count_seen_items(&plain_scored.gains)
+        .saturating_sub(known.map_or(0, |known| count_seen_items(&known.gains))) as f64;
     spent.judged_items += new;
     spent.judged_layers += new * count_layers([&plain_scored.placeholder_program]);
     Ok(plain_scored.gains)
 }
 
-fn seen_items(gains: &[Gains]) -> usize {
+fn count_seen_items(gains: &[Gains]) -> usize {
     gains.iter().flatten().map(Vec::len).sum()
 }
 

@@ -184,9 +184,9 @@ pub(super) fn no_model_error(folder: &Path, skipped_directories: &[(PathBuf, Err
 }
 
 /// Returns the bundled synthetic texts: one for calibration and one for scoring.
-pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
+pub(super) fn find_embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
     let folder = folder.ok_or_else(missing_text_error)?.join("corpora");
-    let texts = vec![embedded_text(&folder, "train", true), embedded_text(&folder, "test", false)];
+    let texts = vec![build_embedded_text(&folder, "train", true), build_embedded_text(&folder, "test", false)];
     if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing_text_error()) }
 }
 
@@ -197,7 +197,7 @@ fn missing_text_error() -> Error {
         .hint("pass a text, for example --corpus notes.txt (or .jsonl, .jsonl.gz, .parquet)")
 }
 
-fn embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpus {
+fn build_embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpus {
     Corpus {
         name: name.to_owned(),
         path: folder.join(format!("wiki-{name}.jsonl.gz")),
@@ -207,7 +207,7 @@ fn embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpus {
     }
 }
 
-pub(super) fn embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
+pub(super) fn find_embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
     let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
     files.filter(|(_, file)| file.is_file()).collect()
 }

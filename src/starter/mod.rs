@@ -68,7 +68,7 @@ impl Starter {
     ) -> Result<Self> {
         let (models, skipped_directories) = find::find_models(folder)?;
         let corpora = match texts {
-            [] => find::embedded_texts(embedded)?,
+            [] => find::find_embedded_texts(embedded)?,
             texts => find::read_texts(texts)?,
         };
         let max_length = if texts.is_empty() { EMBEDDED_LENGTH } else { MAX_LENGTH };
@@ -76,7 +76,7 @@ impl Starter {
             corpora.iter().map(|corpus| count_tokens(corpus, &models)).collect::<Result<Vec<TokenCount>>>()?;
         let (length, sequences) = choose_windows(&corpora, &token_counts, &models, max_length)?;
         let tasks = match (texts, embedded) {
-            ([], Some(folder)) => find::embedded_tasks(folder, &grid::task_names()),
+            ([], Some(folder)) => find::find_embedded_tasks(folder, &grid::task_names()),
             _ => Vec::new(),
         };
         let folder = folder.to_owned();
@@ -214,16 +214,16 @@ impl Starter {
         let skipped_directories = self
             .skipped_directories
             .iter()
-            .map(|(folder, error)| format!("{}: {}", comment_path(folder), error.one_line()));
+            .map(|(folder, error)| format!("{}: {}", format_comment_path(folder), error.one_line()));
         let scored =
             self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED_TASKS.contains(&name.as_str()));
         let patch = if models.iter().all(|model| model.can_rotate) { "linearpatch-rotate" } else { "linearpatch-diag" };
         let all = [recovery::NONE, "replaceme-ls", patch, "ghosted"];
         let chosen_methods = [&all[..1], last_items(&all, self.sizes.repairs)].concat();
         let values = context! {
-            folder => comment_path(&self.folder),
+            folder => format_comment_path(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            models => models.iter().map(|model| self.model_values(model, target)).collect::<Vec<_>>(),
+            models => models.iter().map(|model| self.build_model_values(model, target)).collect::<Vec<_>>(),
             skipped_directories => skipped_directories.collect::<Vec<_>>(),
             rules => grid::rule_names().join(", "),
             rule => WINDOW_RULE.to_string(),
@@ -232,8 +232,8 @@ impl Starter {
             tasks => tasks.collect::<Vec<_>>(),
             criteria => describe_methods(&criterion::descriptions()),
             recoveries => describe_methods(&recovery::descriptions()),
-            depth => reduced_list(last_items(&DEPTHS, self.sizes.depths), &DEPTHS),
-            recovery => reduced_list(&chosen_methods, &all),
+            depth => format_reduced_list(last_items(&DEPTHS, self.sizes.depths), &DEPTHS),
+            recovery => format_reduced_list(&chosen_methods, &all),
             length => self.sizes.length,
             sequences => self.sizes.sequences,
             windows => self.sizes.windows,
@@ -254,7 +254,7 @@ impl Starter {
         Ok(text)
     }
 
-    fn model_values(&self, model: &Model, target: &Path) -> minijinja::Value {
+    fn build_model_values(&self, model: &Model, target: &Path) -> minijinja::Value {
         let depths: Vec<String> =
             last_items(&model.depths, self.sizes.depths).iter().map(ToString::to_string).collect();
         context! {
@@ -267,7 +267,7 @@ impl Starter {
 }
 
 /// Formats a list for YAML. If items were left out, adds the complete list as a comment.
-fn reduced_list(kept: &[&str], all: &[&str]) -> String {
+fn format_reduced_list(kept: &[&str], all: &[&str]) -> String {
     let [kept_list, all_list] = [kept, all].map(|items| format!("[{}]", items.join(", ")));
     if kept.len() == all.len() { kept_list } else { format!("{kept_list}   # reduced from {all_list} to save time") }
 }
@@ -294,7 +294,7 @@ fn describe_methods(methods: &[MethodDescription]) -> Vec<String> {
 }
 
 /// Formats a path on a single line, for use in a comment.
-fn comment_path(path: &Path) -> String {
+fn format_comment_path(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 

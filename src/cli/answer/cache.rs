@@ -229,8 +229,8 @@ impl CacheVerifyAnswer {
             .into_par_iter()
             .filter_map(|entry| {
                 let (error, text) = match &entry.condition {
-                    ObjectCondition::Damaged(error) => describe(error),
-                    ObjectCondition::Intact(artifact) => describe(&artifact.verify().err()?),
+                    ObjectCondition::Damaged(error) => to_parts_and_text(error),
+                    ObjectCondition::Intact(artifact) => to_parts_and_text(&artifact.verify().err()?),
                 };
                 let key = entry.hash.clone();
                 let stage = entry.stage.clone();
@@ -255,7 +255,7 @@ impl CacheVerifyAnswer {
     }
 }
 
-fn describe(error: &Error) -> (ErrorParts, String) {
+fn to_parts_and_text(error: &Error) -> (ErrorParts, String) {
     (error.parts().clone(), error.to_string())
 }
 
