@@ -191,8 +191,8 @@ fn effective_overrides<'a>(
 }
 
 /// Runs a command. If `file` is a submission, records how its job ended.
-pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
-    let result = done();
+pub(super) fn with_job_end(file: Option<&Path>, command: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
+    let result = command();
     if let Some(file) = file.filter(|file| Submission::is_submission(file)) {
         let bad = match &result {
             Ok(0 | EXIT_TEMPFAIL) => None,

@@ -275,11 +275,7 @@ impl SearchArgs {
             return Err(Error::bad_input("no recovery in the search repairs the layers that its criteria remove")
                 .at("--criteria, --recoveries")
                 .expected("`none`, or a recovery for whole layers with a criterion that removes whole layers")
-                .found(format!(
-                    "criteria {} with recoveries {}",
-                    list_or_default(&self.criteria),
-                    list_or_default(&self.recoveries)
-                )));
+                .found(format_methods(&self.criteria, &self.recoveries)));
         };
         let more: Vec<Value> = axes
             .map(|axes| json!({"criterion": axes.criteria, "depth": axes.depths, "recovery": axes.recoveries}))
@@ -330,9 +326,11 @@ impl SearchArgs {
     }
 }
 
-/// Formats a list of methods, or `default` if the list is empty.
-fn list_or_default(methods: &[String]) -> String {
-    if methods.is_empty() { "default".to_owned() } else { methods.join(", ") }
+/// Formats criteria and recoveries as given on the command line. An empty list stands for the default list.
+fn format_methods(criteria: &[String], recoveries: &[String]) -> String {
+    let [criteria, recoveries] = [criteria, recoveries]
+        .map(|methods| if methods.is_empty() { "default".to_owned() } else { methods.join(", ") });
+    format!("criteria {criteria} with recoveries {recoveries}")
 }
 
 /// Values for the axes of a grid. Every combination of them is a cell.

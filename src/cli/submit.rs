@@ -119,7 +119,7 @@ struct SubmitCall<'a> {
     work: &'a RequestedWork,
     settings: RunSettings,
     submission: Submission,
-    /// Folder in the store that holds the submission.
+    /// Folder in the store that contains the submission.
     folder: PathBuf,
 }
 
@@ -131,7 +131,6 @@ impl SubmitCall<'_> {
         let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
         let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
         let cpus = arguments.grid_args.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
-        // A worker needs memory for the weights, its jobs, the program and cached files.
         let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
         let program = absolute_text(&freeze_job_program(&submission.binary, arguments.dry_run, store)?)?;
         let gres = choose_gres(device_memory, *settings, profile)?;
@@ -140,6 +139,7 @@ impl SubmitCall<'_> {
             workers,
             at_a_time,
             cpus,
+            // The program and cached files need memory in addition to the weights and the jobs.
             memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
             options: build_sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
             logs: folder.join(JobEnd::LOGS),

@@ -100,9 +100,8 @@ fn run_rounds(
 ) -> Result<(Vec<Round>, SearchCost)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
-    let layers_per_item = count_layers(racers.iter().map(|racer| &racer.placeholder_program));
     let all_items = (all * racers.len()) as f64;
-    let all_layers = all as f64 * layers_per_item;
+    let all_layers = all as f64 * count_layers(racers.iter().map(|racer| &racer.placeholder_program));
     let mut spent = SearchCost { all_items, all_layers, ..SearchCost::default() };
     let mut rounds = Vec::new();
     let mut seen_before = 0;
@@ -120,9 +119,9 @@ fn run_rounds(
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
         let outcome = (env.run)(&round_grid)?;
-        spent.items += ((seen - seen_before) * alive.len()) as f64;
-        spent.layers +=
-            (seen - seen_before) as f64 * count_layers(alive.iter().map(|&racer| &racers[racer].placeholder_program));
+        let new_items = seen - seen_before;
+        spent.items += (new_items * alive.len()) as f64;
+        spent.layers += new_items as f64 * count_layers(alive.iter().map(|&racer| &racers[racer].placeholder_program));
         seen_before = seen;
         for (&index, result) in alive.iter().zip(&outcome.cells) {
             let racer = &mut racers[index];
