@@ -191,6 +191,7 @@ fn format_percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
+/// Returns `part` as a percentage of `all`, or 0 if `all` is 0.
 fn compute_percentage(part: f64, all: f64) -> f64 {
     if all > 0.0 { 100.0 * part / all } else { 0.0 }
 }

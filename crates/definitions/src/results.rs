@@ -33,13 +33,13 @@ pub struct Score {
     pub documents: usize,
 }
 
-/// Score, together with the metric item of each document.
+/// Score, with the metric's value for each document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskScoreWithItems {
     pub score: Score,
-    /// Metric items, one per document.
+    /// Values of the metric, one per document.
     pub items: Vec<Item>,
-    /// Answers that the items score, one per document ([`MetricItems::chosen`]).
+    /// Answers for which the values were computed, one per document ([`MetricItems::chosen`]).
     pub chosen: Vec<Value>,
 }
 
@@ -128,7 +128,12 @@ pub fn metric_items<'a, 'b>(
     for pipeline in &definition.filters {
         let mut scored: Vec<(Vec<Item>, Vec<Value>)> = vec![(Vec::new(), Vec::new()); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer has no document"))?;
+            let document = task.documents.get(index).ok_or_else(|| {
+                Error::bad_input("answer for an unknown document")
+                    .at(format!("task {}", definition.name))
+                    .expected(format!("a document index below {}", task.documents.len()))
+                    .found(index)
+            })?;
             let document_items = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());

@@ -41,7 +41,7 @@ pub const ROWS: &str = "rows.f32";
 /// Payload that contains the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// Returns the key family of a calibration pass. It covers all sites, because the required sites are known only once
+/// Returns the key family of a calibration pass. It covers all sites, because the required sites are known only after
 /// layers have been selected.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.base_identity(), tokens, backbone)
@@ -110,14 +110,14 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     (sums.len() == pairs).then_some(sums)
 }
 
-/// Plans the first pass.
+/// Plans the first pass. `criterion_sites` are the sites whose activations criteria read.
 ///
-/// The pass collects the activations at all sites if they fit in the spool limit, or if no criterion waits for the
+/// The pass collects the activations at all of `sites` if they fit in the spool limit, or if no criterion waits for the
 /// pass. Otherwise, it collects only the activations that criteria read, provided that these fit.
-pub(crate) fn first_pass(
+pub(crate) fn plan_first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
-    read: &BTreeSet<HookPoint>,
+    criterion_sites: &BTreeSet<HookPoint>,
     sites: BTreeSet<HookPoint>,
 ) -> PassRequest {
     let mut request = PassRequest { pairs, sites };
@@ -133,16 +133,17 @@ pub(crate) fn first_pass(
             if fits { "one pass" } else { "over the spool limit: a second pass will spool only the selected sites" }
         ));
     }
-    let waits = !request.pairs.is_empty() || !read.is_empty();
-    if waits && !fits {
-        let may = site_bytes(read) <= job.run.settings.spool_bytes;
-        request.sites.retain(|site| may && read.contains(site));
+    let has_waiting_criteria = !request.pairs.is_empty() || !criterion_sites.is_empty();
+    if has_waiting_criteria && !fits {
+        let criterion_sites_fit = site_bytes(criterion_sites) <= job.run.settings.spool_bytes;
+        request.sites.retain(|site| criterion_sites_fit && criterion_sites.contains(site));
     }
     request
 }
 
-/// Runs the dense backbone on every shard for which objects are missing.
-pub(crate) fn run(
+/// Runs the dense backbone on every shard with missing objects, and stores them. Adds the activations to `kept`, and
+/// returns the similarities of all shards.
+pub(crate) fn run_pass(
     job: &CalibrationJob<'_>,
     label: &str,
     request: &PassRequest,
@@ -179,11 +180,11 @@ pub(crate) fn run(
     let mut next = 0;
     while next < shards.len() {
         // Process adjacent shards together if they lack the same sites and pairs, up to the token limit of the engine.
-        let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
-        let tokens = like.map(|index| shards[index].len() * job.shape.length);
+        let adjacent = (next..shards.len()).take_while(|&index| work[index] == work[next]);
+        let tokens = adjacent.map(|index| shards[index].len() * job.shape.length);
         let end = next + count_fitting_pieces(tokens, job.engine.pass_tokens(work[next].streams()));
         if !work[next].is_empty() {
-            for (index, (rows, sums)) in (next..).zip(measure(job, id, &shards[next..end], &work[next])?) {
+            for (index, (rows, sums)) in (next..).zip(measure_shards(job, id, &shards[next..end], &work[next])?) {
                 kept.add(job.shape, index, rows);
                 measured.insert(index, sums);
             }
@@ -212,7 +213,7 @@ fn shard_sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Rang
 /// Results for one shard: the rows by site, and the similarity sums.
 type ShardResults = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
-fn measure(
+fn measure_shards(
     job: &CalibrationJob<'_>,
     id: usize,
     shards: &[Range<usize>],
@@ -318,6 +319,7 @@ pub(super) fn disk_full_error(what: &str, error: &std::io::Error) -> Error {
 pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
 impl KeptActivations {
+    /// Looks up the shards of the given sites in the store.
     pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
             let shards = job.shape.shards().map(|shard| job.run.get(&shard_rows_key(job, site, &shard)));
@@ -325,6 +327,7 @@ impl KeptActivations {
         }
     }
 
+    /// Returns the given sites that lack at least one shard.
     pub(crate) fn missing_sites(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let sites = sites.iter().copied();
         sites.filter(|site| self.0.get(site).is_none_or(|shards| shards.iter().any(Option::is_none))).collect()
@@ -364,27 +367,27 @@ impl KeptActivations {
 }
 
 fn map_shard(artifact: &Option<StoredObject>) -> Result<Shard> {
-    let artifact = artifact.as_ref().ok_or_else(vanished_error)?;
-    Ok(match artifact.map(ROWS).map_err(|error| vanished_error().found(error.one_line()))? {
+    let artifact = artifact.as_ref().ok_or_else(missing_rows_error)?;
+    Ok(match artifact.map(ROWS).map_err(|error| missing_rows_error().found(error.one_line()))? {
         FileContent::File(map) => Shard::Mapped(map),
         FileContent::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
     })
 }
 
-fn vanished_error() -> Error {
+fn missing_rows_error() -> Error {
     Error::job("activations are missing from the store")
 }
 
-/// Deletes the similarity sums and the activations at sites that no selection chose. Activations that other
-/// calibrations need as inputs for training are kept.
-pub(crate) fn discard_unchosen(
+/// Deletes the similarity sums of a pass, and the activations at all sites except the `needed` ones. Objects in use by
+/// other processes or threads, such as inputs for training, are kept.
+pub(crate) fn discard_unneeded(
     job: &CalibrationJob<'_>,
     pass: &PassRequest,
-    chosen: &BTreeSet<HookPoint>,
+    needed: &BTreeSet<HookPoint>,
 ) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {
-        keys.extend(pass.sites.difference(chosen).map(|&site| shard_rows_key(job, site, &shard)));
+        keys.extend(pass.sites.difference(needed).map(|&site| shard_rows_key(job, site, &shard)));
         keys.extend((!pass.pairs.is_empty()).then(|| shard_sums_key(job, &pass.pairs, &shard)));
     }
     job.run.store.discard_unused(&keys)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::activations::{self, KeptActivations};
 use super::group::{Group, JobContext, Order, ResumeState};
 use super::operator::{self, CalibrationInputs, solve_flops};
-use super::selection::{PickState, Selections, Trials};
+use super::selection::{SelectionState, Selections, Trials};
 use super::{distilled, tokens};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
@@ -122,21 +122,21 @@ fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let all_sites = [&required, &possible, &criterion_sites].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &all_sites);
-    let request = activations::first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
-    let similarities = activations::run(job, &job.label, &request, &mut kept)?;
-    // Compute the selections that need data from the pass.
+    let request = activations::plan_first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
+    let similarities = activations::run_pass(job, &job.label, &request, &mut kept)?;
+    // Compute the selections that need results of the pass.
     let all_kept = kept.missing_sites(&criterion_sites).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
     let chosen = selected_variants(job.run, variants, &selections);
     let sites = selections.needs(job, variants).required;
-    activations::discard_unchosen(job, &request, &sites)?;
+    activations::discard_unneeded(job, &request, &sites)?;
     // Collect the activations that are not stored yet, at the sites of the selected layers.
-    let rest = kept.missing_sites(&sites);
-    kept.find(job, &rest);
-    let second = PassRequest { sites: rest, ..PassRequest::default() };
-    activations::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
+    let missing_sites = kept.missing_sites(&sites);
+    kept.find(job, &missing_sites);
+    let second_request = PassRequest { sites: missing_sites, ..PassRequest::default() };
+    activations::run_pass(job, &format!("{}, second pass", job.label), &second_request, &mut kept)?;
     let activations = kept.open(job.shape, &sites)?;
     solve_all(job, &chosen, &activations)?;
     distilled::train(job, &chosen, &activations)
@@ -192,13 +192,15 @@ fn selected_variants<'s>(
 ) -> Vec<(&'s Variant, &'s Selection)> {
     let mut chosen = Vec::new();
     for &variant in variants {
-        match selections.selected(variant) {
-            Some(PickState::Done(selection)) => chosen.push((variant, selection)),
-            Some(PickState::Failed(reason)) => match &variant.selection {
+        match selections.state(variant) {
+            Some(SelectionState::Done(selection)) => chosen.push((variant, selection)),
+            Some(SelectionState::Failed(reason)) => match &variant.selection {
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(PickState::Waiting) | None => run.fail(variant.cell, "the criterion selected no layers".to_string()),
+            Some(SelectionState::Waiting) | None => {
+                run.fail(variant.cell, "the criterion selected no layers".to_string())
+            }
         }
     }
     chosen

@@ -120,8 +120,8 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     }
 }
 
-/// Estimates the number of FLOPs for solving and measuring the operators for `spans` spans. Each operator is solved on
-/// `fitted` of the sequences in `load`.
+/// Estimates the FLOPs for fitting and measuring one operator for each of `spans` spans. Each operator is fitted on
+/// `fitted` sequences of `load`.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
     let c = config.hidden as f64;
     let tokens = load.tokens as f64;

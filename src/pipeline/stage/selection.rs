@@ -1,5 +1,6 @@
 //! Layers that a criterion selects, with the scores of the criterion. Also measures the trials on which a selection is
-//! based. A trial measures the perplexity or the logit distance of the backbone without some of its layers.
+//! based. A trial measures the perplexity, the logit distance or the output cosine of the backbone without some of its
+//! layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ pub fn key(
         identity["weights"] = json!(weights.name());
     }
     let (criterion, spec) = rule;
-    let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
-    let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
+    let reads_activations = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
+    let activations = reads_activations.then(|| ("activations", activations::family(backbone, tokens).key()));
     let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trial_family(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
     Key::new(KIND, identity, parents).with_input_name(backbone.name)
@@ -107,8 +108,8 @@ pub fn read(object: &StoredObject) -> Result<Selection> {
 /// # Errors
 /// Fails if the object is damaged.
 pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
-    let noted = object.payloads().any(|name| name == NOTES);
-    if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
+    let has_notes = object.payloads().any(|name| name == NOTES);
+    if has_notes { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
 /// Selections for some variants. Identical selections are computed only once.
@@ -122,19 +123,19 @@ struct SelectionSlot<'a> {
     label: String,
     cut: PruneSpec<'a>,
     criterion: Arc<dyn Criterion>,
-    picked: PickState,
+    state: SelectionState,
 }
 
 /// State of a selection.
-pub(crate) enum PickState {
+pub(crate) enum SelectionState {
     Done(Selection),
     Failed(String),
-    /// Waiting for similarities or activations from the pass.
+    /// Waiting for similarities or activations from the calibration pass.
     Waiting,
 }
 
 impl<'a> Selections<'a> {
-    /// Reads the stored selections, and computes those that need no pass.
+    /// Reads the stored selections, and computes the missing ones that need no results of the calibration pass.
     ///
     /// # Errors
     /// Fails if the run was stopped. The failure of a single selection is recorded, and is not an error.
@@ -157,29 +158,29 @@ impl<'a> Selections<'a> {
                 label: method.to_string(),
                 cut: job.backbone.cut(cell.depth),
                 criterion: Arc::clone(&method.rule),
-                picked: stored.map_or(PickState::Waiting, PickState::Done),
+                state: stored.map_or(SelectionState::Waiting, SelectionState::Done),
             };
             let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
             if slot.is_waiting() && slot.criterion.is_iterative() {
-                slot.pick_one_by_one(variant, job, started)?;
+                slot.select_one_by_one(variant, job, started)?;
             } else if slot.is_waiting() && !needs_pass {
-                slot.pick(&Similarities::default(), None, trials, job, started)?;
+                slot.select(&Similarities::default(), None, trials, job, started)?;
             }
             by_key.insert(key.hash().to_string(), slot);
         }
         Ok(Self { by_key })
     }
 
-    /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Failed
-    /// selections and variants whose layers are removed one by one need no inputs.
+    /// Returns the inputs that some variants need from the calibration pass, given the selections made so far. Variants
+    /// whose selection failed, or whose layers are removed one by one, need no inputs.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
-            let removed = match &slot.picked {
-                PickState::Done(selection) => Some(selection.removed.clone()),
-                PickState::Failed(_) => return None,
-                PickState::Waiting => None,
+            let removed = match &slot.state {
+                SelectionState::Done(selection) => Some(selection.removed.clone()),
+                SelectionState::Failed(_) => return None,
+                SelectionState::Waiting => None,
             };
             let criterion = &*slot.criterion;
             let recovery = &*recovery.as_ref()?.rule;
@@ -187,7 +188,7 @@ impl<'a> Selections<'a> {
         }))
     }
 
-    /// Computes the selections that have been waiting for the pass.
+    /// Computes the selections that need results of the calibration pass.
     pub(crate) fn after_pass(
         &mut self,
         similarities: &Similarities,
@@ -196,11 +197,12 @@ impl<'a> Selections<'a> {
         job: &CalibrationJob<'_>,
     ) -> Result<()> {
         let mut waiting = self.by_key.values_mut().filter(|slot| slot.is_waiting());
-        waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
+        waiting.try_for_each(|slot| slot.select(similarities, activations, trials, job, Instant::now()))
     }
 
-    pub(crate) fn selected(&self, variant: &Variant) -> Option<&PickState> {
-        self.slot(variant).map(|slot| &slot.picked)
+    /// Returns the state of a variant's selection, or `None` if the variant needs no selection.
+    pub(crate) fn state(&self, variant: &Variant) -> Option<&SelectionState> {
+        self.slot(variant).map(|slot| &slot.state)
     }
 
     fn slot(&self, variant: &Variant) -> Option<&SelectionSlot<'a>> {
@@ -210,11 +212,11 @@ impl<'a> Selections<'a> {
 
 impl SelectionSlot<'_> {
     fn is_waiting(&self) -> bool {
-        matches!(self.picked, PickState::Waiting)
+        matches!(self.state, SelectionState::Waiting)
     }
 
     /// Computes and stores a selection. If it fails, it is not stored, and the next run tries again.
-    fn pick(
+    fn select(
         &mut self,
         similarities: &Similarities,
         activations: Option<&Activations>,
@@ -232,12 +234,12 @@ impl SelectionSlot<'_> {
         let norms = |(layer, sublayer): (usize, Sublayer)| job.engine.input_norm(layer, sublayer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
         let selected = self.criterion.select(&self.cut, &mut stats);
-        self.settle(selected, job, started)
+        self.record_result(selected, job, started)
     }
 
     /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant. The selection
     /// after each step is stored, so that an interrupted selection continues after its last complete step.
-    fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+    fn select_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
         let PruneSpec { depth, unit, .. } = self.cut;
         let label = format!("{}: remove {} one by one", job.label, Depth { count: depth, unit });
@@ -260,17 +262,17 @@ impl SelectionSlot<'_> {
         let mut advance = |tokens| job.run.advance(progress, tokens);
         let selected = model.resume(&*self.criterion, &self.cut, &earlier, &mut store_step, &mut advance);
         job.run.finish(progress);
-        self.settle(selected, job, started)
+        self.record_result(selected, job, started)
     }
 
     /// Stores a selection, or records why it failed.
-    fn settle(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
-        self.picked = match selected {
+    fn record_result(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        self.state = match selected {
             Ok(selection) => {
                 self.store(&self.key, &selection, job, started)?;
-                PickState::Done(selection)
+                SelectionState::Done(selection)
             }
-            Err(error) if error.kind() == ErrorKind::Job => PickState::Failed(error.one_line()),
+            Err(error) if error.kind() == ErrorKind::Job => SelectionState::Failed(error.one_line()),
             Err(error) => return Err(error),
         };
         Ok(())
@@ -288,7 +290,7 @@ impl SelectionSlot<'_> {
     }
 }
 
-/// Cache of trials. The same trial may be requested by several criteria or for several depths.
+/// Cache of trial results. Several criteria or depths may request the same trial.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
     known: BTreeMap<(TrialMetric, Trial), f64>,
@@ -305,17 +307,17 @@ impl<'a> Trials<'a> {
             trials.iter().filter(|trial| !self.known.contains_key(&(metric, (*trial).clone()))).collect();
         if !new.is_empty() {
             let measured = match metric {
-                TrialMetric::Perplexity => self.perplexities(label, &new)?,
-                TrialMetric::Distance(_) | TrialMetric::Cosine => self.means(label, metric, &new)?,
+                TrialMetric::Perplexity => self.measure_perplexities(label, &new)?,
+                TrialMetric::Distance(_) | TrialMetric::Cosine => self.measure_means(label, metric, &new)?,
             };
             self.known.extend(new.into_iter().map(|trial| (metric, trial.clone())).zip(measured));
         }
         Ok(trials.iter().map(|trial| self.known[&(metric, trial.clone())]).collect())
     }
 
-    /// Returns distances or cosines, which are means over windows. Missing values are measured in one trie and stored,
-    /// so that a resumed run continues after the last complete step.
-    fn means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
+    /// Returns the logit distance or output cosine of each trial, averaged over windows. Missing values are measured in
+    /// one trie and stored, so that a resumed run continues after the last complete step.
+    fn measure_means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
         let keys: Vec<_> = trials
             .iter()
@@ -355,7 +357,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Measures the perplexities of all trials in one trie, and stores them individually.
-    fn perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
+    fn measure_perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
         let metric = TrialMetric::Perplexity;
