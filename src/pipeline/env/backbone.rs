@@ -89,7 +89,7 @@ pub struct BackbonePlan {
     pub calibrations: Vec<CalibrationPlan>,
     /// Evaluations in grid order: perplexities first, then tasks.
     pub evaluations: Vec<Evaluation>,
-    /// Prompts for latency measurements, in grid order.
+    /// Prompts to time, in grid order. A prompt is given by its length, batch size and number of new tokens.
     pub latencies: Vec<Latency>,
     /// Cells, in grid order.
     pub variants: Vec<Variant>,
@@ -105,10 +105,10 @@ pub struct CalibrationPlan {
     pub tokens: Arc<Key>,
 }
 
-/// Selects the items of a text or task to score, and whether to compare them with the dense model.
+/// Windows of a text or documents of a task to score, and whether to compare them with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
-    /// Random sample of the items to score, or `None` to score all of them.
+    /// Random sample of the windows or documents, or `None` to score all of them.
     pub draw: Option<Draw>,
     /// Whether the scores of variants are compared with those of the dense model.
     pub damage: bool,
@@ -123,7 +123,7 @@ pub enum EvalTarget {
 }
 
 impl EvalTarget {
-    /// Returns which items are scored, and whether variants are compared with the dense model.
+    /// Returns which windows or documents are scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
@@ -136,7 +136,7 @@ impl EvalTarget {
         self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }
 
-    /// Returns the random sample of the items to score, or `None` to score all of them.
+    /// Returns the random sample of windows or documents to score, or `None` to score all of them.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
@@ -173,7 +173,8 @@ pub struct Variant {
     pub cell: usize,
     /// Identity of the variant, which does not contain any names.
     pub identity: Arc<Identity>,
-    /// Index of the calibration. For the dense backbone, `calibration`, `selection` and `operator` are `None`.
+    /// Index in [`BackbonePlan::calibrations`]. For the dense backbone, `calibration`, `selection` and `operator` are
+    /// `None`.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     /// Keys of the intermediate selections of an iterative criterion, for the depths 1, 2, … below the final depth. An
@@ -184,10 +185,10 @@ pub struct Variant {
     pub trained: Option<TrainingPlan>,
     /// Keys of the scores, one for each evaluation of the backbone.
     pub scores: Vec<Arc<Key>>,
-    /// Keys of the latencies, one for each prompt that is timed.
+    /// Keys of the latencies, one for each prompt in [`BackbonePlan::latencies`].
     pub latencies: Vec<Arc<Key>>,
-    /// Identities of the latency measurements, one for each prompt that is timed. Each contains a hash of the variants
-    /// that are timed together.
+    /// Identities of the latency measurements, one for each prompt in [`BackbonePlan::latencies`]. Each contains a hash
+    /// of the variants that are timed together.
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
@@ -200,8 +201,8 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// Returns the load of a calibration pass for the cost model. It follows from the settings, so the text is not
-    /// read.
+    /// Returns the load of a calibration pass for the cost model. It is computed from the settings, without reading the
+    /// text.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
@@ -273,7 +274,7 @@ impl BackbonePlan {
     }
 
     /// Returns a request to remove `depth` layers or sublayers.
-    pub(crate) fn cut(&self, depth: Depth) -> PruneSpec<'_> {
+    pub(crate) fn prune_spec(&self, depth: Depth) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth: depth.count, unit: depth.unit }
     }
 

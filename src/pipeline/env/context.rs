@@ -46,10 +46,10 @@ pub(crate) struct RunContext<'a> {
     /// Failure reasons, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
     /// Indices of the cells that have no work left.
-    complete: Mutex<BTreeSet<usize>>,
+    complete_cells: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
     /// Messages about damaged objects and contended leases that have already been reported.
-    reported_damage: Mutex<BTreeSet<String>>,
+    reported_messages: Mutex<BTreeSet<String>>,
 }
 
 impl<'a> Deref for RunContext<'a> {
@@ -60,7 +60,7 @@ impl<'a> Deref for RunContext<'a> {
     }
 }
 
-/// Time since which a run has been idle, and its polling interval.
+/// Start of a run's idle time, and its polling interval.
 struct Idle {
     /// Time of the last progress, on the store's clock.
     since: Duration,
@@ -79,19 +79,19 @@ impl<'a> RunContext<'a> {
             fresh_scores: Mutex::default(),
             idle: Mutex::new(Idle { since: env.store.now(), backoff: Backoff::default(), timed_out: false }),
             failures: Mutex::default(),
-            complete: Mutex::default(),
+            complete_cells: Mutex::default(),
             jobs: AtomicUsize::new(0),
-            reported_damage: Mutex::default(),
+            reported_messages: Mutex::default(),
         }
     }
 
     /// Marks a cell as failed and reports it. If the cell has already failed, the first reason is kept.
     pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
-        if let Entry::Vacant(free) = failures.entry(cell) {
+        if let Entry::Vacant(entry) = failures.entry(cell) {
             let cell = self.grid.cells[cell].to_string();
             self.reporter.event(Event::Failed { cell, reason: reason.clone() });
-            free.insert(reason);
+            entry.insert(reason);
         }
     }
 
@@ -118,13 +118,13 @@ impl<'a> RunContext<'a> {
     }
 
     pub(crate) fn mark_complete(&self, cells: impl Iterator<Item = usize>) {
-        lock(&self.complete).extend(cells);
+        lock(&self.complete_cells).extend(cells);
     }
 
     /// Reports which of the given variants have become complete.
     pub(crate) fn report_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.has_failed(variant.cell)) {
-            let mut complete = lock(&self.complete);
+            let mut complete = lock(&self.complete_cells);
             if !complete.contains(&variant.cell)
                 && variant.keys().all(|key| self.store_view.is_known_stored(key.hash()))
             {
@@ -136,7 +136,7 @@ impl<'a> RunContext<'a> {
     }
 
     pub(crate) fn complete_count(&self) -> usize {
-        lock(&self.complete).len()
+        lock(&self.complete_cells).len()
     }
 
     /// Records scores that this process has stored. `values` is `None` for generated answers.
@@ -206,6 +206,7 @@ impl<'a> RunContext<'a> {
         self.check_stop()
     }
 
+    /// Reports work on a job that another process or an earlier run has done.
     pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
         self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
     }
@@ -225,7 +226,7 @@ impl<'a> RunContext<'a> {
 
     /// Reports a damaged object. The same message is reported only once.
     pub(crate) fn report_damage(&self, error: &Error) {
-        if lock(&self.reported_damage).insert(error.one_line()) {
+        if lock(&self.reported_messages).insert(error.one_line()) {
             self.note(format!("{}; recomputing", error.one_line()));
         }
     }
@@ -249,15 +250,15 @@ impl<'a> RunContext<'a> {
     }
 
     /// Acquires a lease. If another process holds it, reports that once and returns `None`.
-    pub(crate) fn lease(&self, name: &str, what: &str) -> Result<Option<Lease>> {
+    pub(crate) fn lease(&self, name: &str, label: &str) -> Result<Option<Lease>> {
         if self.store.is_still_leased(name) {
             return Ok(None);
         }
         match self.store.lease(name)? {
             LeaseResult::Acquired(lease) => Ok(Some(lease)),
             LeaseResult::Contended(process) => {
-                let text = format!("{what}: leased by process {}", process.owner.pid);
-                if lock(&self.reported_damage).insert(text.clone()) {
+                let text = format!("{label}: leased by process {}", process.owner.pid);
+                if lock(&self.reported_messages).insert(text.clone()) {
                     self.note(text);
                 }
                 Ok(None)
@@ -283,7 +284,7 @@ impl<'a> RunContext<'a> {
         if self
             .worker_limits
             .and_then(|worker_limits| worker_limits.idle_exit)
-            .is_some_and(|most| self.store.now() - idle.since >= most)
+            .is_some_and(|timeout| self.store.now() - idle.since >= timeout)
         {
             idle.timed_out = true;
             return Err(Error::interrupted("no work left for this worker"));

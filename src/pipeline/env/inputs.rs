@@ -48,7 +48,7 @@ pub(crate) struct BackboneFiles {
 fn new_file_error(file: &Path) -> Error {
     Error::bad_input("an input file was added after the inputs were hashed")
         .at(file.display().to_string())
-        .hint("do not change the input files while a run starts")
+        .hint("run the same command again, and do not add input files while it starts")
 }
 
 impl Inputs {
@@ -124,12 +124,13 @@ impl Inputs {
         })
     }
 
-    /// Reads `config.json` and `tokenizer_config.json`. The latter is completed with the special tokens from other
-    /// tokenizer files. A missing file is read as null.
+    /// Reads `config.json` and `tokenizer_config.json`. Special tokens from other tokenizer files are added to the
+    /// latter. A missing file is read as null.
     pub fn read_configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config_path(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
-        let roles = corpus::files_beside(&tokenizer);
-        let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
+        let files_beside = corpus::files_beside(&tokenizer);
+        let files: Vec<&Path> =
+            [config.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
         self.read_unchanged(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
     }
 
@@ -219,26 +220,28 @@ fn read_json(path: &Path) -> Result<Value> {
         .map_err(|error| Error::bad_input("invalid JSON").at(path.display().to_string()).found(error.to_string()))
 }
 
-/// Returns warnings about cuts that a search cannot select, about texts used for both calibration and evaluation, and
-/// about calibrations with too few tokens.
+/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
+/// calibrations with too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
         .map(|unselectable| format!("skipped {unselectable} of `{}`: {}", unselectable.backbone, unselectable.reason))
         .collect();
     for calibration in &grid.calibration {
-        let one = &calibration.corpus;
-        for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
-            if warning_content(grid, hashes, one).is_none()
-                || warning_content(grid, hashes, one) != warning_content(grid, hashes, other)
+        let calibrated = &calibration.corpus;
+        for evaluated in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
+            if corpus_content(grid, hashes, calibrated).is_none()
+                || corpus_content(grid, hashes, calibrated) != corpus_content(grid, hashes, evaluated)
             {
                 continue;
             }
-            let what = match one == other {
-                true => format!("`{one}` is used for both calibration and evaluation"),
-                false => format!("`{one}` and `{other}` are the same file, used for both calibration and evaluation"),
+            let overlap = match calibrated == evaluated {
+                true => format!("`{calibrated}` is used for both calibration and evaluation"),
+                false => format!(
+                    "`{calibrated}` and `{evaluated}` are the same file, used for both calibration and evaluation"
+                ),
             };
-            let warning = format!("{what}: the perplexity is biased, because methods have seen the text.");
+            let warning = format!("{overlap}: the perplexity is biased, because methods have seen the text.");
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }
@@ -268,7 +271,9 @@ fn shortage_warnings(grid: &Grid) -> Vec<String> {
     warnings
 }
 
-fn warning_content(grid: &Grid, hashes: &BTreeMap<String, String>, corpus: &str) -> Option<Vec<String>> {
+/// Returns the hashes of a corpus's files, or the paths of files that have no hash. Returns `None` if the grid does not
+/// define the corpus.
+fn corpus_content(grid: &Grid, hashes: &BTreeMap<String, String>, corpus: &str) -> Option<Vec<String>> {
     Some(
         grid.corpora
             .get(corpus)?

@@ -11,19 +11,29 @@ use crate::model::Engine;
 
 /// Engine loader. Tests substitute their own.
 pub(crate) trait Engines: Sync {
-    /// Loads a backbone. `weights` limits the memory for its weights, and `device` limits its device memory, both in
-    /// bytes.
+    /// Loads a backbone. Its weights use at most `max_weight_bytes` of memory, and at most `max_device_bytes` of device
+    /// memory.
     ///
     /// # Errors
     /// Fails if the backbone cannot be read.
-    fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>>;
+    fn load(
+        &self,
+        backbone: &BackbonePlan,
+        max_weight_bytes: u64,
+        max_device_bytes: Option<u64>,
+    ) -> Result<Arc<dyn Engine>>;
 }
 
 pub(crate) struct FileEngines;
 
 impl Engines for FileEngines {
-    fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
-        backbone.engine.load(backbone.config.clone(), &backbone.folder, weights, device)
+    fn load(
+        &self,
+        backbone: &BackbonePlan,
+        max_weight_bytes: u64,
+        max_device_bytes: Option<u64>,
+    ) -> Result<Arc<dyn Engine>> {
+        backbone.engine.load(backbone.config.clone(), &backbone.folder, max_weight_bytes, max_device_bytes)
     }
 }
 
@@ -33,7 +43,7 @@ pub(crate) struct Models<'a> {
     /// Maximum number of bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
     /// Maximum device memory in bytes.
-    device: Option<u64>,
+    max_device_bytes: Option<u64>,
     engines: &'a dyn Engines,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
@@ -42,10 +52,10 @@ impl<'a> Models<'a> {
     pub(crate) fn new(
         inputs: &'a Inputs,
         budgets: HashMap<&'a str, u64>,
-        device: Option<u64>,
+        max_device_bytes: Option<u64>,
         engines: &'a dyn Engines,
     ) -> Self {
-        Self { inputs, budgets, device, engines, loaded: Mutex::default() }
+        Self { inputs, budgets, max_device_bytes, engines, loaded: Mutex::default() }
     }
 
     /// Returns the engine for a backbone. The backbone is loaded on first use.
@@ -55,8 +65,9 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budget(backbone);
-        let engine =
-            self.inputs.read_unchanged(&[&backbone.folder], || self.engines.load(backbone, budget, self.device))?;
+        let engine = self
+            .inputs
+            .read_unchanged(&[&backbone.folder], || self.engines.load(backbone, budget, self.max_device_bytes))?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "cache keys name the engine, so it must match");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
@@ -84,7 +95,7 @@ impl<'a> Models<'a> {
     }
 
     /// Unloads a backbone whose jobs are all done.
-    pub(crate) fn forget(&self, backbone: &BackbonePlan) {
+    pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }
 }

@@ -63,22 +63,22 @@ impl StoreView {
     }
 
     pub(crate) fn is_stored(&self, store: &Store, key: &Key) -> bool {
-        self.find(&mut lock(&self.changed), store, key)
+        self.check_stored(&mut lock(&self.changed), store, key)
     }
 
     /// Returns whether an object is known to be stored. Does not access the store.
     pub(crate) fn is_known_stored(&self, hash: &str) -> bool {
-        self.known(&lock(&self.changed), hash) == Some(true)
+        self.known_state(&lock(&self.changed), hash) == Some(true)
     }
 
     pub(crate) fn are_stored<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut changed = lock(&self.changed);
-        keys.into_iter().all(|key| self.find(&mut changed, store, key))
+        keys.into_iter().all(|key| self.check_stored(&mut changed, store, key))
     }
 
     /// Returns `Some(true)` for an intact object, `Some(false)` for a damaged one, and `None` for one that is not known
     /// to be stored.
-    fn known(&self, changed: &HashMap<String, bool>, hash: &str) -> Option<bool> {
+    fn known_state(&self, changed: &HashMap<String, bool>, hash: &str) -> Option<bool> {
         changed.get(hash).copied().or(match self.surveyed.get(hash) {
             None | Some(ObjectState::Absent) => None,
             Some(ObjectState::Damaged(_)) => Some(false),
@@ -88,8 +88,8 @@ impl StoreView {
 
     /// Returns whether an object is stored, and remembers the object if it is. An object that was damaged is read
     /// again, because another process may have replaced it.
-    fn find(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
-        let is_stored = match self.known(changed, key.hash()) {
+    fn check_stored(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
+        let is_stored = match self.known_state(changed, key.hash()) {
             Some(true) => return true,
             Some(false) => matches!(store.get(key), Lookup::Intact(_)),
             None => store.has(key),

@@ -52,8 +52,8 @@ pub fn run_surveyed(
     run_all(grid, env, surveyed, |plan, context| {
         let outcome = GridOutcome::read(plan, store, &context.failures())?;
         let failed = outcome.failed_count();
-        let unmade = outcome.incomplete_count();
-        Ok((outcome.cells.len() - failed - unmade, failed, outcome))
+        let incomplete = outcome.incomplete_count();
+        Ok((outcome.cells.len() - failed - incomplete, failed, outcome))
     })
 }
 
@@ -141,7 +141,7 @@ fn run_all<T>(
         machine: plan.machine(),
         plan: Outline::new(&plan, &estimate.jobs).save(store),
     });
-    let context = context(&plan, &state, env);
+    let context = new_context(&plan, &state, env);
     context.mark_complete(complete.into_iter());
     state.damage_errors().for_each(|error| context.report_damage(error));
     let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngines));
@@ -177,7 +177,7 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
 }
 
-pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {
+pub(super) fn new_context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {
     RunContext::new(plan.grid_inputs(), &state.view, env)
 }
 
@@ -196,11 +196,12 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
         .collect();
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
-    let tools = JobContext { run: context, models, programs };
-    let hooks = GridTaskHooks { plan, tools, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
+    let job_context = JobContext { run: context, models, programs };
+    let hooks =
+        GridTaskHooks { plan, job_context, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
     // Jobs that must not run in parallel with others come last, one at a time.
     for alone in [false, true] {
-        let tasks = incomplete_tasks(plan, tools, state, alone);
+        let tasks = incomplete_tasks(plan, job_context, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
             (context.worker_limits, tasks.first().map(|(task, order)| (task, *order)))
         {
@@ -217,13 +218,13 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
 /// Returns the incomplete jobs: those that must run alone if `alone` is set, or else those that may run in parallel.
 fn incomplete_tasks<'a>(
     plan: &'a Plan<'a>,
-    tools: JobContext<'a>,
+    job_context: JobContext<'a>,
     state: &'a StoreState,
     alone: bool,
 ) -> Vec<(ScheduledTask<'a>, Order)> {
     let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
-        let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
+        let batch = batch_bytes(plan, backbone, state, job_context.run.settings.memory_bytes());
         let mut before = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
             let mut missing = state.missing_variants(backbone, job);
@@ -248,7 +249,9 @@ fn incomplete_tasks<'a>(
                     bytes,
                     lease_name,
                     is_exclusive,
-                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&resume_state))),
+                    run: Box::new(move || {
+                        attempt(plan, &job_context, backbone, job, &missing, &mut lock(&resume_state))
+                    }),
                 },
                 job.group.order,
             ));
@@ -260,26 +263,26 @@ fn incomplete_tasks<'a>(
 /// Scheduler hooks of a grid run.
 struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
-    tools: JobContext<'a>,
+    job_context: JobContext<'a>,
     /// Coordination with other workers, or `None` if the run is not a worker.
     worker_state: Option<WorkerState>,
 }
 
 impl TaskHooks for GridTaskHooks<'_> {
-    fn forget(&self, model: usize) {
+    fn unload_model(&self, model: usize) {
         let backbone = &self.plan.backbones[model];
-        self.tools.models.forget(backbone);
+        self.job_context.models.unload(backbone);
         if let Some(unquantized) = backbone.unquantized.as_deref()
             && !self.plan.backbones.iter().any(|other| other.name == unquantized.name)
         {
-            self.tools.models.forget(unquantized);
+            self.job_context.models.unload(unquantized);
         }
-        self.tools.programs.forget(&self.plan.backbones[model]);
+        self.job_context.programs.unload(&self.plan.backbones[model]);
     }
 
     fn choose(&self, models: &[usize]) -> usize {
         match &self.worker_state {
-            Some(worker_state) => worker_state.seat.choose(self.plan, models, self.tools.run.store),
+            Some(worker_state) => worker_state.seat.choose(self.plan, models, self.job_context.run.store),
             None => models.first().copied().unwrap_or_default(),
         }
     }
@@ -287,27 +290,27 @@ impl TaskHooks for GridTaskHooks<'_> {
     fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>) -> bool {
         self.worker_state
             .as_ref()
-            .is_some_and(|worker_state| worker_state.seen_leases.is_leased_elsewhere(task, self.tools.run.store))
+            .is_some_and(|worker_state| worker_state.seen_leases.is_leased_elsewhere(task, self.job_context.run.store))
     }
 
     fn idle(&self) -> Result<()> {
-        self.tools.run.back_off()
+        self.job_context.run.back_off()
     }
 }
 
 /// Runs the parts of a job that other processes have not leased, and reports which cells have become complete.
 pub(super) fn attempt(
     plan: &Plan<'_>,
-    tools: &JobContext<'_>,
+    job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     job: Job,
     variants: &[&Variant],
     resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let context = tools.run;
+    let context = job_context.run;
     let index = job.index;
     let step =
-        run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, resume_state))?;
+        run_with_retries(context, variants, || (job.group.make)(job_context, backbone, index, variants, resume_state))?;
     if step == JobStatus::Contended {
         return Ok(step);
     }

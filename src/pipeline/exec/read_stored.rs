@@ -32,8 +32,8 @@ pub fn read_stored(
     let failures = recorded_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
     let failed = outcome.failed_count();
-    let unmade = outcome.incomplete_count();
-    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
+    let incomplete = outcome.incomplete_count();
+    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - incomplete, failed, interrupted: false });
     Ok(outcome)
 }
 
@@ -49,9 +49,9 @@ fn recorded_failures(
         let failed_jobs = backbone.jobs().filter_map(|job| {
             let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
             let lease_name = job.lease_name(backbone);
-            last_attempt(attempts, key.hash())
-                .or_else(|| last_attempt(attempts, &lease_name))
-                .or_else(|| failed_chunks(attempts, &lease_name))
+            last_failure_reason(attempts, key.hash())
+                .or_else(|| last_failure_reason(attempts, &lease_name))
+                .or_else(|| last_chunk_failure_reason(attempts, &lease_name))
         });
         if let Some(reason) = { failed_jobs }.next() {
             failures.insert(variant.cell, reason);
@@ -60,11 +60,11 @@ fn recorded_failures(
     failures
 }
 
-fn last_attempt(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
+fn last_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
     attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
 }
 
-fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
+fn last_chunk_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
     let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }

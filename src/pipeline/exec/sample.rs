@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::grid_run::{attempt, context};
+use super::grid_run::{attempt, new_context};
 use super::preflight::{Preflight, TargetMachine, preflight};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
@@ -125,7 +125,7 @@ pub fn estimate_sample_cost(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
+    let context = new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
     let mut all = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
@@ -162,7 +162,7 @@ pub fn sample(
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
+    let context = new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
     let memory = settings.memory_bytes();
     let budgets: Vec<(String, u64)> = plan
         .backbones
@@ -176,9 +176,9 @@ pub fn sample(
     for backbone in &plan.backbones {
         for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
             let missing = state.missing_variants(backbone, job);
-            let tools = JobContext { run: &context, models: &models, programs: &programs };
+            let job_context = JobContext { run: &context, models: &models, programs: &programs };
             while !missing.is_empty()
-                && attempt(&plan, &tools, backbone, job, &missing, &mut None)? == JobStatus::Contended
+                && attempt(&plan, &job_context, backbone, job, &missing, &mut None)? == JobStatus::Contended
             {
                 context.back_off()?;
             }
@@ -188,8 +188,8 @@ pub fn sample(
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(sampled_cell(&context, variant, variant_scores)?);
         }
-        models.forget(backbone);
-        programs.forget(backbone);
+        models.unload(backbone);
+        programs.unload(backbone);
     }
     Ok(sampled)
 }

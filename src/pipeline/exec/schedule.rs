@@ -29,7 +29,7 @@ pub(super) struct Limits {
 /// Hooks that the scheduler calls.
 pub(super) trait TaskHooks: Sync {
     /// Unloads a model that no task needs at the moment.
-    fn forget(&self, model: usize);
+    fn unload_model(&self, model: usize);
 
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
@@ -106,7 +106,7 @@ pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, h
             }
             if !queue.waiting.iter().chain(&queue.running).any(|&other| tasks[other].model == model) {
                 queue.loaded.remove(&model);
-                hooks.forget(model);
+                hooks.unload_model(model);
             }
             if let Err(error) = result {
                 queue.error.get_or_insert(error);
@@ -172,7 +172,7 @@ fn next_task(
         .collect();
     if bytes(index, &resting) > limits.memory {
         for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
-            hooks.forget(model);
+            hooks.unload_model(model);
         }
         queue.loaded.retain(|model| !resting.contains(model));
     }
@@ -208,13 +208,13 @@ mod tests {
 
     #[derive(Default)]
     struct RecordingHooks {
-        forgotten: Mutex<Vec<usize>>,
+        unloaded: Mutex<Vec<usize>>,
         idled: AtomicUsize,
     }
 
     impl TaskHooks for RecordingHooks {
-        fn forget(&self, model: usize) {
-            self.forgotten.lock().unwrap().push(model);
+        fn unload_model(&self, model: usize) {
+            self.unloaded.lock().unwrap().push(model);
         }
 
         fn choose(&self, models: &[usize]) -> usize {
@@ -231,7 +231,7 @@ mod tests {
     fn contended_job_is_retried_after_all_ready_jobs() {
         let order = Mutex::new(Vec::new());
         let hooks = RecordingHooks::default();
-        let looks = AtomicUsize::new(0);
+        let attempts = AtomicUsize::new(0);
         let note = |name: &'static str| {
             let order = &order;
             move || {
@@ -241,9 +241,9 @@ mod tests {
         };
         let tasks = [
             contended_task(&[], 1, || {
-                let looks = looks.fetch_add(1, SeqCst);
+                let attempts = attempts.fetch_add(1, SeqCst);
                 order.lock().unwrap().push("attempt");
-                Ok(if looks < 2 { JobStatus::Contended } else { JobStatus::Done })
+                Ok(if attempts < 2 { JobStatus::Contended } else { JobStatus::Done })
             }),
             task(&[], 1, note("same model")),
             task(&[], 0, note("other model")),
@@ -258,15 +258,15 @@ mod tests {
     #[test]
     fn model_of_contended_job_is_unloaded_to_load_another() {
         let hooks = RecordingHooks::default();
-        let looks = AtomicUsize::new(0);
+        let attempts = AtomicUsize::new(0);
         let tasks = [
             task(&[], 0, || Ok(())),
             contended_task(&[], 1, || {
-                Ok(if looks.fetch_add(1, SeqCst) == 0 { JobStatus::Contended } else { JobStatus::Done })
+                Ok(if attempts.fetch_add(1, SeqCst) == 0 { JobStatus::Contended } else { JobStatus::Done })
             }),
         ];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &hooks).unwrap();
-        assert_eq!(*hooks.forgotten.lock().unwrap(), [1, 0, 1]);
+        assert_eq!(*hooks.unloaded.lock().unwrap(), [1, 0, 1]);
     }
 
     #[test]
@@ -315,9 +315,9 @@ mod tests {
             let tasks = [task(&[], 0, busy), task(&[], 1, busy)];
             run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &hooks).unwrap();
             assert_eq!(peak.load(SeqCst), max_loaded);
-            let mut forgotten = hooks.forgotten.into_inner().unwrap();
-            forgotten.sort_unstable();
-            assert_eq!(forgotten, [0, 1], "each model once, after its last task");
+            let mut unloaded = hooks.unloaded.into_inner().unwrap();
+            unloaded.sort_unstable();
+            assert_eq!(unloaded, [0, 1], "each model once, after its last task");
         }
     }
 

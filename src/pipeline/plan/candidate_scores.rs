@@ -26,7 +26,7 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
         return Ok(None);
     };
     let Some(method) = &cell.criterion else { return Ok(None) };
-    let cut = PruneSpec { depth: 1, ..backbone.cut(cell.depth) };
+    let cut = PruneSpec { depth: 1, ..backbone.prune_spec(cell.depth) };
     if method.rule.trials(&cut).is_empty() {
         return Ok(None);
     }

@@ -298,7 +298,7 @@ impl BackboneEstimator<'_> {
             return 0;
         }
         let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
-        let one = backbone.cut(Depth { count: 1, ..cell.depth });
+        let one = backbone.prune_spec(Depth { count: 1, ..cell.depth });
         // A candidate has two sites, which are read even if they exceed the limit.
         let read = (criterion.rule.sites(&one).len() as u64 * site).min(activation_limit(memory).max(2 * site));
         let read = if is_left(&variant.selection) { read } else { 0 };
@@ -421,7 +421,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             let known = variant.selection.as_ref().and_then(|key| state.selection(key));
             let known = known.map(|selection| selection.removed.clone());
             let removed = known.or_else(|| guess.then(|| cell.depth.middle(backbone.config.layers)));
-            Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
+            Some(WantedRepair { criterion, recovery, cut: backbone.prune_spec(cell.depth), removed })
         }))
     });
     let retained = kept.required;

@@ -252,7 +252,7 @@ impl BackbonePlan {
         let position =
             position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
         let plan = &self.calibrations[position];
-        let spec = self.cut(cell.depth);
+        let spec = self.prune_spec(cell.depth);
         let repair = contents::repair(calibration, criterion, recovery, &spec);
         let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.is_repairing());
         let rule = match repaired {
@@ -328,7 +328,7 @@ impl BackbonePlan {
 
     /// Rejects training unless the cut is guaranteed to be a single block of layers.
     fn check_one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
-        let regions = criterion.rule.regions(&self.cut(cell.depth));
+        let regions = criterion.rule.regions(&self.prune_spec(cell.depth));
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
             return Ok(());
         }

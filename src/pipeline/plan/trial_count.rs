@@ -73,11 +73,11 @@ impl CriterionTrials {
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
         uses.map(|used| {
             let rule = &*used.method.rule;
-            let follow = |depth| FollowedTrials::follow(rule, &backbone.cut(depth), &stored);
+            let follow = |depth| FollowedTrials::follow(rule, &backbone.prune_spec(depth), &stored);
             let [known, lacking] = &mut counted;
             let all = follow(used.deepest).into_cuts(|_| true, known);
             let missing = match used.missing {
-                Some(depth) if rule.is_iterative() => rule.remaining_trials(&backbone.cut(depth), used.steps),
+                Some(depth) if rule.is_iterative() => rule.remaining_trials(&backbone.prune_spec(depth), used.steps),
                 Some(depth) => follow(depth).into_cuts(|is_stored| !is_stored, lacking),
                 None => Vec::new(),
             };

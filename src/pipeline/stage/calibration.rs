@@ -45,13 +45,13 @@ pub const GROUP: Group = Group {
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
 fn make(
-    tools: &JobContext<'_>,
+    job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     index: usize,
     variants: &[&Variant],
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, .. } = *tools;
+    let JobContext { run, models, .. } = *job_context;
     let plan = &backbone.calibrations[index];
     let label = plan.label(backbone);
     let name = plan.lease_name(backbone);

@@ -1,4 +1,4 @@
-//! Computes the remaining chunks of a scoring job, except those leased to other processes.
+//! Computes the remaining chunks of a scoring job, except those leased by other processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -11,18 +11,19 @@ use crate::pipeline::env::coordination::{JobStatus, catch_panic};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
 /// Minimum time between flushes. If a run is killed, it loses about this much finished work.
-const FLUSH_EVERY: Duration = Duration::from_millis(250);
+const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
-    /// Visits the remaining chunks once, and computes those that are not leased. Returns `Done` if fewer chunks are
-    /// left than before. Returns `Contended` if all of them are leased to other processes.
-    pub(super) fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
+    /// Visits each remaining chunk once, and computes those that no other process has leased. Returns `Done` if fewer
+    /// chunks remain than before, and `Contended` if other processes have leased all of them.
+    pub(super) fn run_pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(JobStatus::Contended) };
         // Most chunks that are not leased are finished. Reading the journal once is cheaper than leasing each of them.
-        let free = |leases: &BTreeSet<String>| left.iter().any(|chunk| !leases.contains(&self.lease_name(*chunk)));
-        if !std::mem::take(caught_up) && self.run.store.with_leases(free)? {
+        let has_free_chunk =
+            |leases: &BTreeSet<String>| left.iter().any(|chunk| !leases.contains(&self.lease_name(*chunk)));
+        if !std::mem::take(caught_up) && self.run.store.with_leases(has_free_chunk)? {
             self.catch_up(journal, candidates);
         }
         let mut sweep = Sweep::default();
@@ -31,18 +32,18 @@ impl ChunkRun<'_> {
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
             let (mut members, lease) = match self.lease(*job, chunk, journal, candidates)? {
-                ChunkLease::Mine(members, lease) => (members, lease),
+                ChunkLease::Acquired(members, lease) => (members, lease),
                 ChunkLease::Done => continue,
-                ChunkLease::Others => {
-                    sweep.others.push(chunk);
+                ChunkLease::LeasedElsewhere => {
+                    sweep.leased_elsewhere.push(chunk);
                     continue;
                 }
-                ChunkLease::GivenUp(reason) => {
+                ChunkLease::Abandoned(reason) => {
                     self.flush(&mut sweep, journal)?;
                     return Ok(JobStatus::Abandoned(reason));
                 }
             };
-            let job = self.started(job, candidates)?;
+            let job = self.ensure_started(job, candidates)?;
             members.retain(|&index| candidates[index].is_missing_chunk(chunk));
             if members.is_empty() {
                 continue;
@@ -66,8 +67,8 @@ impl ChunkRun<'_> {
             self.compute(job, journal, candidates, &mut sweep)?;
         }
         self.flush(&mut sweep, journal)?;
-        sweep.others.sort_unstable();
-        *left = sweep.others;
+        sweep.leased_elsewhere.sort_unstable();
+        *left = sweep.leased_elsewhere;
         Ok(if left.len() < before { JobStatus::Done } else { JobStatus::Contended })
     }
 
@@ -86,17 +87,19 @@ impl ChunkRun<'_> {
         if candidates.iter().any(|candidate| candidate.is_missing_chunk(chunk)) {
             let name = self.lease_name(chunk);
             if self.run.store.is_listed_as_leased(&name) {
-                return Ok(ChunkLease::Others);
+                return Ok(ChunkLease::LeasedElsewhere);
             }
-            let LeaseResult::Acquired(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
+            let LeaseResult::Acquired(lease) = self.run.store.lease(&name)? else {
+                return Ok(ChunkLease::LeasedElsewhere);
+            };
             // The previous holder wrote its records before it released the lease.
             self.catch_up(journal, candidates);
             let members: Vec<usize> =
                 (0..candidates.len()).filter(|&index| candidates[index].is_missing_chunk(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.abandon_reason(&name) {
-                    Some(reason) => ChunkLease::GivenUp(reason),
-                    None => ChunkLease::Mine(members, lease),
+                    Some(reason) => ChunkLease::Abandoned(reason),
+                    None => ChunkLease::Acquired(members, lease),
                 });
             }
         }
@@ -106,8 +109,8 @@ impl ChunkRun<'_> {
         Ok(ChunkLease::Done)
     }
 
-    /// Computes a group of chunks, if any, and flushes their records if the last flush was long enough ago. Chunks
-    /// whose leases have been lost in the meantime are left to other processes.
+    /// Computes the group of chunks in `sweep`, if it is not empty, and flushes their records if the last flush was long
+    /// enough ago. Chunks whose leases have been lost in the meantime are left to other processes.
     fn compute(
         &self,
         job: usize,
@@ -130,8 +133,8 @@ impl ChunkRun<'_> {
             }
         }
         sweep.unwritten.extend(group.leases);
-        let interval = FLUSH_EVERY.max(10 * sweep.looking);
-        if result.is_err() || sweep.since.is_none_or(|since| self.run.store.now() - since >= interval) {
+        let interval = MIN_FLUSH_INTERVAL.max(10 * sweep.check_time);
+        if result.is_err() || sweep.last_flush.is_none_or(|since| self.run.store.now() - since >= interval) {
             self.flush(sweep, journal)?;
         }
         let (lost, ran) = result?;
@@ -147,7 +150,7 @@ impl ChunkRun<'_> {
                 return Err(stopped);
             }
         }
-        sweep.others.extend(lost);
+        sweep.leased_elsewhere.extend(lost);
         Ok(())
     }
 
@@ -174,7 +177,7 @@ impl ChunkRun<'_> {
         let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
-        let shares = trie.divide_among_programs(&seconds);
+        let seconds_by_program = trie.divide_among_programs(&seconds);
         let mut lost = Vec::new();
         let mut ran = HashMap::new();
         for ((&chunk, lease), results) in chunks.iter().zip(leases).zip(results) {
@@ -184,13 +187,13 @@ impl ChunkRun<'_> {
             }
             let values: Vec<&[f64]> = results.iter().map(Vec::as_slice).collect();
             ran.extend(self.eval_set.processed_tokens(chunk, &values).map(|tokens| (chunk, tokens)));
-            let part = self.eval_set.tokens(chunk) as f64 / (*tokens).max(1) as f64;
-            for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
+            let fraction = self.eval_set.tokens(chunk) as f64 / (*tokens).max(1) as f64;
+            for ((&index, values), seconds) in members.iter().zip(results).zip(&seconds_by_program) {
                 let candidate = &mut candidates[index];
                 let key = candidate.key.hash().to_string();
-                let record = JournalRecord { key, chunk, values, seconds: seconds * part };
+                let record = JournalRecord { key, chunk, values, seconds: seconds * fraction };
                 journal.push(&record)?;
-                candidate.take(&record, self.eval_set);
+                candidate.add_record(&record, self.eval_set);
             }
         }
         Ok((lost, ran))
@@ -202,11 +205,11 @@ impl ChunkRun<'_> {
         let started = self.run.store.now();
         self.models.check_unchanged(self.backbone)?;
         let now = store.now();
-        let any = !sweep.unwritten.is_empty();
+        let has_records = !sweep.unwritten.is_empty();
         journal.flush()?;
         sweep.unwritten.clear();
-        (sweep.since, sweep.looking) = (Some(now), now - started);
-        if any {
+        (sweep.last_flush, sweep.check_time) = (Some(now), now - started);
+        if has_records {
             self.run.report_stored();
             if let Some(within) = self.within {
                 within.record_progress();
@@ -219,11 +222,13 @@ impl ChunkRun<'_> {
 /// Result of trying to lease a chunk.
 enum ChunkLease {
     /// The lease was acquired. Contains the candidates that lack the chunk, and the lease.
-    Mine(Vec<usize>, Lease),
+    Acquired(Vec<usize>, Lease),
     /// All candidates already have the chunk.
     Done,
-    Others,
-    GivenUp(String),
+    /// Another process holds the lease.
+    LeasedElsewhere,
+    /// The retry limit of the chunk was reached. Contains the reason for the last failure.
+    Abandoned(String),
 }
 
 /// Chunks that are computed together.
@@ -241,14 +246,14 @@ struct ChunkGroup {
 struct Sweep {
     /// Chunks that will be computed next.
     group: ChunkGroup,
-    /// Chunks that are leased to other processes.
-    others: Vec<usize>,
+    /// Chunks that other processes have leased.
+    leased_elsewhere: Vec<usize>,
     /// Trie of the candidates in the last group. It is reused if the next group has the same candidates.
     trie: Option<(Vec<usize>, Trie)>,
     /// Leases on chunks whose records are not on disk yet. They are released after the next flush.
     unwritten: Vec<Lease>,
     /// Time of the last flush, or `None` before the first one. The first flush happens immediately.
-    since: Option<Duration>,
-    /// Time it takes to check that the backbone is unchanged. It is long if the system does not report file changes.
-    looking: Duration,
+    last_flush: Option<Duration>,
+    /// Duration of the last check that the backbone is unchanged. It is long if the system does not report file changes.
+    check_time: Duration,
 }

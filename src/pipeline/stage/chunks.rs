@@ -64,9 +64,9 @@ impl ChunkRun<'_> {
         chunks
     }
 
-    /// Loads the programs and reports the start of the job when the first chunk is about to be computed here. Returns
-    /// the job id.
-    pub(super) fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
+    /// Loads the programs and reports the start of the job, unless this process has already done so. Returns the job
+    /// id.
+    pub(super) fn ensure_started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
         }
@@ -83,12 +83,13 @@ impl ChunkRun<'_> {
         Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 
-    /// Computes the chunks that are not leased to other processes, and stores the variants that are finished.
+    /// Computes the chunks that no other process has leased. When no chunks remain, stores the scores of all variants,
+    /// unless only a sample is scored.
     pub(crate) fn advance(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         while !scoring.left.is_empty() {
-            match self.pass(scoring)? {
+            match self.run_pass(scoring)? {
                 JobStatus::Done | JobStatus::Cached => self.run.reset_idle(),
-                step => return Ok(step),
+                status => return Ok(status),
             }
         }
         if self.sample.is_none() {
@@ -100,8 +101,8 @@ impl ChunkRun<'_> {
         Ok(JobStatus::Done)
     }
 
-    /// Computes the sample of chunks for the variants with these keys. Stores only the journal, which later samples
-    /// reuse.
+    /// Computes the sample of chunks for the variants with the given score keys. Stores only the journal, which later
+    /// samples reuse.
     pub(crate) fn compute_sample(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
         let mut scoring = self.begin(keys)?;
         self.finish(&mut scoring)?;
@@ -139,7 +140,7 @@ impl ChunkRun<'_> {
         }
         if !all_stored {
             left.retain(|variant| !store_view.is_known_stored(variant.key.hash()));
-            self.put(left)?;
+            self.put_scores(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
@@ -158,7 +159,7 @@ impl ChunkRun<'_> {
     }
 
     /// Stores the scores of several candidates in a single write.
-    fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
+    fn put_scores(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
         let store = self.run.store;
         let mut packed = Vec::new();
         let mut fresh_scores = Vec::new();
@@ -200,7 +201,7 @@ impl ChunkRun<'_> {
             candidates.iter().enumerate().map(|(index, c)| (c.key.hash().to_string(), index)).collect();
         for record in records.iter().filter(|record| record.chunk < self.eval_set.chunks()) {
             if let Some(&index) = by_key.get(&record.key) {
-                candidates[index].take(record, self.eval_set);
+                candidates[index].add_record(record, self.eval_set);
             }
         }
         let store = self.run.store;

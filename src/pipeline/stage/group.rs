@@ -222,7 +222,7 @@ impl Programs {
     }
 
     /// Drops the programs of a backbone whose jobs are all done.
-    pub(crate) fn forget(&self, backbone: &BackbonePlan) {
+    pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {
             programs.remove(operator.hash());

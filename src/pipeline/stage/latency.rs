@@ -161,13 +161,13 @@ fn label(backbone: &BackbonePlan, position: usize) -> String {
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
 fn make(
-    tools: &JobContext<'_>,
+    job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     position: usize,
     _: &[&Variant],
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *tools;
+    let JobContext { run, models, programs } = *job_context;
     let latency = backbone.latencies[position];
     let label = label(backbone, position);
     let lease = coordination::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;

@@ -242,7 +242,7 @@ impl ScoredVariant {
         !self.is_settled && self.chunks[chunk].is_none()
     }
 
-    pub(super) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+    pub(super) fn add_record(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
         if eval_set.is_complete(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
             self.chunks[record.chunk] = Some(record.values.clone());
             self.seconds += record.seconds;

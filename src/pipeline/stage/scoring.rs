@@ -38,13 +38,13 @@ pub(crate) const GROUP: Group = Group {
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
 fn make(
-    tools: &JobContext<'_>,
+    job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     index: usize,
     variants: &[&Variant],
     resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *tools;
+    let JobContext { run, models, programs } = *job_context;
     let evaluation = &backbone.evaluations[index];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.has_failed(variant.cell)).collect();
     let stored = || run.store_view.are_stored(run.store, variants.iter().map(|variant| &variant.scores[index]));

@@ -156,7 +156,7 @@ impl<'a> Selections<'a> {
             let mut slot = SelectionSlot {
                 key: Arc::clone(key),
                 label: method.to_string(),
-                cut: job.backbone.cut(cell.depth),
+                cut: job.backbone.prune_spec(cell.depth),
                 criterion: Arc::clone(&method.rule),
                 state: stored.map_or(SelectionState::Waiting, SelectionState::Done),
             };

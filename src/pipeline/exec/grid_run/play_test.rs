@@ -193,7 +193,7 @@ impl SimulatedGrid {
         let state = StoreState::read(plan, store);
         let settings = settings();
         let worker_limits = Some(WorkerLimits::default());
-        let context = context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
+        let context = new_context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
         execute(plan, &context, &state, &PacedEngines(Arc::clone(pace)))
     }
 }
