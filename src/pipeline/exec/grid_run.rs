@@ -111,10 +111,11 @@ fn run_all<T>(
     let RunEnv { settings, store, reporter, stop, worker_limits } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     report_warnings(grid, &plan, reporter);
-    let older = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
-    if older > 0 {
-        let text =
-            format!("{older} stored objects have an older format and are unused; `ghostlab cache ls` lists them");
+    let older_objects = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
+    if older_objects > 0 {
+        let text = format!(
+            "{older_objects} stored objects have an older format and are unused; `ghostlab cache ls` lists them"
+        );
         reporter.event(Event::Note { text });
     }
     reserve(&plan, store, reporter, stop)?;
@@ -225,7 +226,7 @@ fn incomplete_tasks<'a>(
     let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
         let batch = batch_bytes(plan, backbone, state, job_context.run.settings.memory_bytes());
-        let mut before = Vec::new();
+        let mut first_tasks = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
             let mut missing = state.missing_variants(backbone, job);
             if missing.is_empty() {
@@ -235,9 +236,9 @@ fn incomplete_tasks<'a>(
             if alone {
                 missing = backbone.variants.iter().collect();
             }
-            let dependencies = if job.group.order == Order::First { Vec::new() } else { before.clone() };
+            let dependencies = if job.group.order == Order::First { Vec::new() } else { first_tasks.clone() };
             if job.group.order == Order::First {
-                before.push(tasks.len());
+                first_tasks.push(tasks.len());
             }
             let resume_state = Mutex::new(None);
             let lease_name = job.lease_name(backbone);
@@ -309,24 +310,25 @@ pub(super) fn attempt(
 ) -> Result<JobStatus> {
     let context = job_context.run;
     let index = job.index;
-    let step =
+    let status =
         run_with_retries(context, variants, || (job.group.make)(job_context, backbone, index, variants, resume_state))?;
-    if step == JobStatus::Contended {
-        return Ok(step);
+    if status == JobStatus::Contended {
+        return Ok(status);
     }
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
         // Free disk space now, because the next job may write as much as this one.
         preflight::enforce_store_limit(0, plan, &context.env)?;
     }
-    if step == JobStatus::Done {
+    if status == JobStatus::Done {
         (job.group.report)(context, backbone, index, variants);
     }
     context.report_complete(variants);
     Ok(JobStatus::Done)
 }
 
-/// Runs a job with retries. Marks its cells as failed if the last attempt fails.
+/// Runs a job, and retries it up to the limit in the settings. If the last attempt fails, marks the cells of the job as
+/// failed.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
@@ -340,7 +342,7 @@ fn run_with_retries(
     for left in (0..=context.settings.retries).rev() {
         let error = match catch_panic(&mut job) {
             Ok(JobStatus::Abandoned(reason)) => return fail(reason),
-            Ok(step) => return Ok(step),
+            Ok(status) => return Ok(status),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
             Err(error) => error,
         };

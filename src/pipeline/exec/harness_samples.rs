@@ -1,4 +1,4 @@
-//! Requests and answers for each document, in the format of lm-evaluation-harness's files `samples_TASK_….jsonl`.
+//! Requests and answers for each document, in the format of the `samples_TASK_….jsonl` files of lm-evaluation-harness.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;
@@ -28,16 +28,19 @@ pub fn harness_samples(
 ) -> Result<Vec<(String, Vec<Value>)>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
-    let given = GridInputs { grid, inputs: &plan.inputs };
+    let grid_inputs = GridInputs { grid, inputs: &plan.inputs };
     let mut all = Vec::new();
     for measured in &result.tasks {
         let Some(scores) = &measured.sample else { continue };
         let Answers::Defined { answers, .. } = &scores.answers else { continue };
-        let task = request_tokens::load_task(given, &measured.requested)?;
-        let requests = request_tokens::build_requests(given, backbone, &measured.requested, &task)?;
+        let task = request_tokens::load_task(grid_inputs, &measured.requested)?;
+        let requests = request_tokens::build_requests(grid_inputs, backbone, &measured.requested, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
-            return Err(Error::job("the number of stored answers does not match the requests").at(scores.label.clone()));
+            return Err(Error::job("the stored answers do not match the requests")
+                .at(scores.label.clone())
+                .expected(format!("answers to {} documents", by_document.len()))
+                .found(format!("answers to {}", answers.len())));
         }
         all.push((scores.label.clone(), build_task_samples(&task, &by_document, answers)?));
     }
@@ -46,14 +49,14 @@ pub fn harness_samples(
 
 /// Returns one sample per filter and document of a task. `requests` and `answers` are indexed by document.
 fn build_task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
-    let judged = score_task(task, answers, &|_, _| Ok(None))?;
+    let metric_scores = score_task(task, answers, &|_, _| Ok(None))?;
     let mut samples = Vec::new();
     for filter in &task.definition.filters {
         for (at, (requests, answers)) in requests.iter().zip(answers).enumerate() {
-            let metrics: Vec<(&str, Value)> = judged
+            let metrics: Vec<(&str, Value)> = metric_scores
                 .iter()
-                .filter(|judged| judged.score.filter == filter.name)
-                .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, encode_item)))
+                .filter(|scored| scored.score.filter == filter.name)
+                .map(|scored| (scored.score.metric.as_str(), scored.items.get(at).map_or(Value::Null, encode_item)))
                 .collect();
             let document = &task.documents[at];
             let target = task.target(document)?.text();

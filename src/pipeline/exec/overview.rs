@@ -199,10 +199,11 @@ pub struct FailureView {
 }
 
 impl Overview {
+    /// Reads the records, outlines and failed attempts in a store.
     pub fn read(store: &Store) -> Self {
         let records = RunRecord::read_all(store);
-        let living = store.live_processes();
-        let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
+        let live_processes = store.live_processes();
+        let live_processes: BTreeSet<&str> = live_processes.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
         // Ignore failed attempts to compute objects that have been stored since.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
@@ -218,16 +219,16 @@ impl Overview {
             let members = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
             plans.extend(
                 Outline::find(store, &id)
-                    .map(|outline| build_plan_view(store, id, &outline, &members, &living, &attempts)),
+                    .map(|outline| build_plan_view(store, id, &outline, &members, &live_processes, &attempts)),
             );
         }
         let reported: BTreeSet<String> =
             plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
-        let rest = attempts.iter().map(|(name, attempt)| build_failure_view(name, attempt, None));
-        let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
+        let all_failures = attempts.iter().map(|(name, attempts)| build_failure_view(name, attempts, None));
+        let failures = all_failures.filter(|failure| !reported.contains(&failure.what)).collect();
         let runs = runs.into_iter().map(|record| {
-            let is_dead = record.stage == RunState::Running && !living.contains(&*record.process);
-            RunView::new(record, is_dead)
+            let died = record.stage == RunState::Running && !live_processes.contains(&*record.process);
+            RunView::new(record, died)
         });
         let runs = runs.collect();
         Self { runs, plans, failures }
@@ -239,13 +240,13 @@ fn build_plan_view(
     id: String,
     outline: &Outline,
     workers: &[&RunRecord],
-    living: &BTreeSet<&str>,
+    live_processes: &BTreeSet<&str>,
     attempts: &BTreeMap<String, Vec<Attempt>>,
 ) -> PlanView {
     let progress = outline.progress(store);
     let alive: Vec<&RunRecord> = workers
         .iter()
-        .filter(|worker| worker.stage == RunState::Running && living.contains(&*worker.process))
+        .filter(|worker| worker.stage == RunState::Running && live_processes.contains(&*worker.process))
         .copied()
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| build_worker_view(worker)).collect();
@@ -260,8 +261,8 @@ fn build_plan_view(
         job.flop * missing * (1.0 - fraction_done(&job.label))
     });
     let flops_left: f64 = left.sum();
-    let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.find_job(name).is_some());
-    let failures = attempts_here.map(|(name, attempt)| build_failure_view(name, attempt, Some(outline))).collect();
+    let plan_attempts = attempts.iter().filter(|(name, _)| outline.has(name) || outline.find_job(name).is_some());
+    let failures = plan_attempts.map(|(name, attempts)| build_failure_view(name, attempts, Some(outline))).collect();
     PlanView {
         id,
         grid: outline.grid.clone(),

@@ -105,8 +105,8 @@ fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
-/// Reports calibrations that draw more tokens than their text contains. Their windows overlap and carry less
-/// information.
+/// Reports calibrations that draw more tokens than their text contains. Their windows overlap, so they provide less
+/// calibration data than their token count suggests.
 fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
         let Lookup::Intact(object) = store.lookup(tokens) else { continue };
@@ -191,7 +191,7 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
             shortage(needed, free)
         }
         (_, Some(inodes)) if inodes < needed.1 => {
-            shortage(format!("{} files and folders (inodes)", needed.1), format!("{inodes}"))
+            shortage(format!("{} files and folders (inodes)", needed.1), format!("{inodes} inodes free"))
         }
         _ => Ok(()),
     }
@@ -199,19 +199,19 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
 
 /// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any text is drawn.
 fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
-    let Some(most) = limit.or(free) else { return Ok(()) };
+    let Some(available) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
         // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
         let missing = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
-        let needed = missing.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
-        let largest = missing.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| needed > most);
+        let needed = missing.clone().map(token_bytes).fold(0, u64::saturating_add);
+        let largest = missing.max_by_key(|calibration| token_bytes(calibration)).filter(|_| needed > available);
         if let Some(largest) = largest {
             return Err(Error::missing("not enough memory for the calibration tokens")
                 .at(format!("backbone {}, largest calibration: {}", backbone.name, largest.calibration))
                 .expected(format!("{} for tokens", gigabytes(needed)))
                 .found(match limit {
-                    Some(_) => format!("{} (--memory)", gigabytes(most)),
-                    None => format!("{} free", gigabytes(most)),
+                    Some(_) => format!("{} (--memory)", gigabytes(available)),
+                    None => format!("{} free", gigabytes(available)),
                 })
                 .hint("reduce `sequences` or `length` of the calibration or of `finetune`"));
         }
@@ -219,7 +219,9 @@ fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: 
     Ok(())
 }
 
-fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
+/// Returns the memory in bytes for drawing the windows of a calibration: two copies of the token ids, and of the start
+/// of each window.
+fn token_bytes(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
 
@@ -245,23 +247,23 @@ fn check_job_memory(
 
 /// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
 /// many. `incoming` is the number of bytes that will still be stored.
-pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
-    let RunEnv { settings, store, reporter, stop, .. } = *given;
+pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, env: &RunEnv<'_>) -> Result<()> {
+    let RunEnv { settings, store, reporter, stop, .. } = *env;
     let Some(limit) = settings.store_limit else { return Ok(()) };
-    let look = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming));
+    let read_quota = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming));
     let note = |text| reporter.event(Event::Note { text });
-    let mut quota = look()?;
+    let mut quota = read_quota()?;
     if !quota.evicted.is_empty() {
-        let clearing = coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop)?;
+        let gc_lease = coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop)?;
         // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
-        quota = look()?;
-        for some in quota.evicted.chunks(64) {
+        quota = read_quota()?;
+        for batch in quota.evicted.chunks(64) {
             // If this process was paused for too long, it has lost the lease, and newer runs may need the objects. The
             // next eviction will remove those that are still unused.
-            if !clearing.is_held() {
+            if !gc_lease.is_held() {
                 break;
             }
-            store.remove_all(some)?;
+            store.remove_all(batch)?;
         }
         let count = quota.evicted.len();
         let bytes = quota.evicted.iter().map(InventoryItem::bytes).sum::<u64>();
@@ -294,7 +296,7 @@ struct MemoryNeed<'a> {
 /// Rejects a backbone whose jobs do not fit in `limit`, or in the `free` memory if there is no limit.
 fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let needed = needs.weights + needs.reserve;
-    if limit.or(free).is_none_or(|most| needed <= most) {
+    if limit.or(free).is_none_or(|available| needed <= available) {
         return Ok(());
     }
     let error = Error::missing("a job exceeds the memory limit")

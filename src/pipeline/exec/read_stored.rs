@@ -37,7 +37,7 @@ pub fn read_stored(
     Ok(outcome)
 }
 
-/// Returns why incomplete cells failed, by cell index. A reason comes from the last failed attempt to compute an
+/// Returns why incomplete cells failed, by cell index. The reason is that of the last failed attempt to compute an
 /// object, a calibration or a score chunk of the cell.
 fn recorded_failures(
     plan: &Plan<'_>,

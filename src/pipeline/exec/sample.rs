@@ -61,7 +61,7 @@ pub struct SampledScores {
     pub all: usize,
 }
 
-/// Items in the sample, with their indices in the evaluation.
+/// Windows or documents in the sample, with their indices in the evaluation.
 #[derive(Debug, Clone)]
 pub enum SampledItems {
     /// Values of each window: its loss in nats per token and, if requested, its differences from the dense model.
@@ -138,9 +138,9 @@ pub fn estimate_sample_cost(
                 let text = tokens::load_tokens(&context, backbone, &evaluation.target, &evaluation.tokens)?;
                 let chunks = text.eval_set(backbone, &evaluation.target)?.chunks();
                 let drawn = draw(backbone, evaluation, chunks);
-                let part = drawn.len() as f64 / chunks.max(1) as f64;
+                let fraction = drawn.len() as f64 / chunks.max(1) as f64;
                 all.chunks += drawn.len();
-                all.flops += cost.shared * part;
+                all.flops += cost.shared * fraction;
             }
         }
     }
@@ -186,7 +186,7 @@ pub fn sample(
         let mut scores = score_sampled(&context, &models, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
-            sampled.push(sampled_cell(&context, variant, variant_scores)?);
+            sampled.push(build_sampled_cell(&context, variant, variant_scores)?);
         }
         models.unload(backbone);
         programs.unload(backbone);
@@ -194,7 +194,7 @@ pub fn sample(
     Ok(sampled)
 }
 
-fn sampled_cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
+fn build_sampled_cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
     let stored = |key: Option<&Arc<_>>| key.and_then(|key| context.get(key));
     Ok(SampledCell {
         cell: variant.cell,
@@ -255,7 +255,7 @@ fn score_sampled(
         for (variant, _) in &members {
             let values = &values[variant.scores[index].hash()];
             let (items, all_items) =
-                sampled_items(context, evaluation, &*eval_set, values, &scored, answer_key.as_ref())?;
+                build_sampled_items(context, evaluation, &*eval_set, values, &scored, answer_key.as_ref())?;
             all.entry(variant.cell).or_default().push(SampledScores {
                 measure: Arc::clone(&evaluation.measure),
                 label: evaluation.target.to_string(),
@@ -274,9 +274,9 @@ fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
 }
 
-/// Returns the items in the computed chunks with their indices, and the total number of items. `scored` contains the
-/// number of scored tokens in each text of a task.
-fn sampled_items(
+/// Returns the windows or documents in the computed chunks with their indices, and their total number. `scored` contains
+/// the number of scored tokens in each text of a task.
+fn build_sampled_items(
     context: &RunContext<'_>,
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
@@ -290,7 +290,7 @@ fn sampled_items(
         (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => sample.sampled_documents(solutions),
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;
-            sample.defined(definition, documents, eval_set, scored)
+            sample.sampled_metrics(definition, documents, eval_set, scored)
         }
         (EvalTarget::Task(_), None) => {
             Err(Error::job("the documents of a task are missing from the store").at(evaluation.target.to_string()))
@@ -327,13 +327,13 @@ impl SampledValues {
 
     /// Returns the drawn documents of a built-in task, and the total number of documents.
     fn sampled_documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
-        let each = self.values.len() / solutions.requests().max(1);
+        let values_per_choice = self.values.len() / solutions.requests().max(1);
         let answers = evaluate_answers(&self.values, solutions)?;
         let mut at = 0;
         let mut drawn = Vec::new();
         let mut count = 0;
         for document in answers.documents() {
-            let end = at + each * document.choices.len();
+            let end = at + values_per_choice * document.choices.len();
             if self.drawn[at..end].iter().all(|&drawn| drawn) && end > at {
                 drawn.push((count, document));
             }
@@ -345,7 +345,7 @@ impl SampledValues {
 
     /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.
     /// `scored` contains the number of scored tokens in each text.
-    fn defined(
+    fn sampled_metrics(
         &self,
         definition: &Definition,
         documents: &Documents,

@@ -28,9 +28,10 @@ pub(super) struct Limits {
 
 /// Hooks that the scheduler calls.
 pub(super) trait TaskHooks: Sync {
-    /// Unloads a model that no task needs at the moment.
+    /// Unloads a model that no running task uses.
     fn unload_model(&self, model: usize);
 
+    /// Chooses the model for the next task. `models` contains the models of the tasks that are ready to start.
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
@@ -122,8 +123,8 @@ pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, h
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferably one for the model of the task that was started last. Unloads models without
-/// running tasks if the task needs their memory.
+/// Returns the next task to run, or `None` if no task can start. Prefers a task for the model of the task that was
+/// started last. Unloads models without running tasks if the task needs their memory.
 fn next_task(
     tasks: &[ScheduledTask<'_>],
     models: &[u64],
@@ -131,17 +132,18 @@ fn next_task(
     queue: &mut TaskQueue,
     hooks: &dyn TaskHooks,
 ) -> Option<usize> {
-    let bytes = |index: usize, resting: &BTreeSet<usize>| {
+    let needed_bytes = |index: usize, idle_models: &BTreeSet<usize>| {
         let running_tasks = || queue.running.iter().copied().chain([index]).map(|index| &tasks[index]);
-        let loaded: BTreeSet<usize> = running_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
+        let loaded: BTreeSet<usize> =
+            running_tasks().map(|task| task.model).chain(idle_models.iter().copied()).collect();
         running_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
     };
-    let none = BTreeSet::new();
+    let no_models = BTreeSet::new();
     let ready: Vec<usize> = queue.waiting.difference(&queue.busy).copied().collect();
     let ready: Vec<usize> = ready
         .into_iter()
         .filter(|&index| {
-            (queue.running.is_empty() || bytes(index, &none) <= limits.memory)
+            (queue.running.is_empty() || needed_bytes(index, &no_models) <= limits.memory)
                 && !tasks[index]
                     .dependencies
                     .iter()
@@ -164,17 +166,17 @@ fn next_task(
             next_for_model(model).or(ready.first().copied())?
         }
     };
-    let resting: BTreeSet<usize> = queue
+    let idle_models: BTreeSet<usize> = queue
         .loaded
         .iter()
         .filter(|model| !queue.running.iter().any(|&task| tasks[task].model == **model))
         .copied()
         .collect();
-    if bytes(index, &resting) > limits.memory {
-        for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
+    if needed_bytes(index, &idle_models) > limits.memory {
+        for &model in idle_models.iter().filter(|&&model| model != tasks[index].model) {
             hooks.unload_model(model);
         }
-        queue.loaded.retain(|model| !resting.contains(model));
+        queue.loaded.retain(|model| !idle_models.contains(model));
     }
     queue.chosen = Some(tasks[index].model);
     Some(index)

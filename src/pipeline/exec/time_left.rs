@@ -13,7 +13,7 @@ pub struct TimeLeft {
     items: BTreeMap<String, WorkItem>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// Time of the last event, and rate group of the work that has been running since then.
+    /// Time of the last event, and the group of the work that has been running since then.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -44,13 +44,14 @@ struct RunningJob {
 const MIN_REMAINING_FRACTION: f64 = 0.02;
 
 impl TimeLeft {
+    /// Updates the estimate with an event that occurred at the time `now`.
     pub fn record_event(&mut self, event: &Event, now: f64) {
         // Operators are solved and files are read after a job has ended. That time counts towards the work item of the
         // job.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
-        let mut at = self.last.take().and_then(|(_, group)| group);
+        let mut running_group = self.last.take().and_then(|(_, group)| group);
         match event {
             Event::Planned { work, .. } => {
                 self.items = work.iter().map(|work| (work.work.clone(), work_item(work))).collect();
@@ -66,7 +67,7 @@ impl TimeLeft {
                         WorkKind::Calibrate => item.planned.max(item.begun),
                         WorkKind::Score | WorkKind::Time => item.begun,
                     };
-                    at = Some(item.group.clone());
+                    running_group = Some(item.group.clone());
                 }
             }
             Event::Advanced { job, tokens, elsewhere, .. } => {
@@ -79,12 +80,13 @@ impl TimeLeft {
                     if !elsewhere {
                         self.rates.entry(item.group.clone()).or_default().flops += flops;
                     }
-                    at = Some(item.group.clone());
+                    running_group = Some(item.group.clone());
                 }
             }
             Event::Finished { job } => {
                 let work = self.jobs.remove(job).map(|running| running.work);
-                at = work.and_then(|work| self.items.get(&work)).map(|item| item.group.clone()).or(at);
+                running_group =
+                    work.and_then(|work| self.items.get(&work)).map(|item| item.group.clone()).or(running_group);
             }
             Event::WorkDone { work } => {
                 if let Some(item) = self.items.get_mut(work).filter(|item| !item.is_finished) {
@@ -95,14 +97,15 @@ impl TimeLeft {
                         let rest = (item.planned - item.done).max(0.0);
                         self.rates.entry(item.group.clone()).or_default().flops += rest;
                     }
-                    at = None;
+                    running_group = None;
                 }
             }
             _ => {}
         }
-        self.last = Some((now, at));
+        self.last = Some((now, running_group));
     }
 
+    /// Returns the number of floating-point operations that this process has done.
     pub fn flops_done(&self) -> f64 {
         self.rates.values().map(|rate| rate.flops).sum()
     }
@@ -206,11 +209,11 @@ mod tests {
         let mut left = TimeLeft::default();
         let mut now = 0.0;
         let mut estimates = Vec::new();
-        let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
+        let mut record = |left: &mut TimeLeft, event: &Event, now: f64| {
             left.record_event(event, now);
             estimates.push((now, now / duration, left.seconds()));
         };
-        see(&mut left, &plan_event(items), now);
+        record(&mut left, &plan_event(items), now);
         for (id, item) in items.iter().enumerate() {
             let job = JobStarted {
                 id,
@@ -220,14 +223,14 @@ mod tests {
                 cells: 0,
                 flops: item.flops,
             };
-            see(&mut left, &Event::Started(job), now);
+            record(&mut left, &Event::Started(job), now);
             for _ in 0..50 {
                 now += item.seconds / 50.0;
-                see(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
+                record(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
             }
-            see(&mut left, &Event::Finished { job: id }, now);
+            record(&mut left, &Event::Finished { job: id }, now);
             now += item.silent;
-            see(&mut left, &Event::WorkDone { work: item.work.into() }, now);
+            record(&mut left, &Event::WorkDone { work: item.work.into() }, now);
         }
         estimates
     }
@@ -244,17 +247,17 @@ mod tests {
         ]
     }
 
-    fn calibrate(work: &'static str, by: f64) -> SimulatedItem {
-        let planned = 20.0 * by;
-        let flops = 18.0 * by;
-        let seconds = 16.0 * by;
-        SimulatedItem { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
+    fn calibrate(work: &'static str, scale: f64) -> SimulatedItem {
+        let planned = 20.0 * scale;
+        let flops = 18.0 * scale;
+        let seconds = 16.0 * scale;
+        SimulatedItem { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * scale }
     }
 
-    fn score(work: &'static str, by: f64) -> SimulatedItem {
-        let planned = 30.0 * by;
-        let flops = 40.0 * by;
-        let seconds = 30.0 * by;
+    fn score(work: &'static str, scale: f64) -> SimulatedItem {
+        let planned = 30.0 * scale;
+        let flops = 40.0 * scale;
+        let seconds = 30.0 * scale;
         SimulatedItem { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
     }
 

@@ -61,6 +61,8 @@ impl SeenLeases {
     /// Time after which a job is retried even if its leases are unchanged. The workers that hold them may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
+    /// Returns whether to skip a task because other workers hold its leases. An exclusive task is skipped as soon as it
+    /// is leased. Any other task is skipped only while its leases are unchanged.
     pub(super) fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>, store: &Store) -> bool {
         let leases = store
             .with_leases(|leases: &BTreeSet<String>| -> Vec<String> {
@@ -77,12 +79,12 @@ impl SeenLeases {
             jobs.remove(&task.lease_name);
             return false;
         }
-        let same = match jobs.get(&task.lease_name) {
+        let is_skipped = match jobs.get(&task.lease_name) {
             Some((seen, since)) if *seen == leases && now.saturating_sub(*since) < Self::PROBE_INTERVAL => return true,
-            known => known.is_none() && task.is_exclusive,
+            seen => seen.is_none() && task.is_exclusive,
         };
         jobs.insert(task.lease_name.clone(), (leases, now));
-        same
+        is_skipped
     }
 }
 

@@ -105,20 +105,20 @@ pub fn setting_paths() -> Vec<SettingPath> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();
     let mut found = BTreeSet::new();
-    walk(schema.as_value(), &SettingPath::new(""), &mut found);
+    collect_paths(schema.as_value(), &SettingPath::new(""), &mut found);
     found.into_iter().collect()
 }
 
-fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
+fn collect_paths(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-        return properties.iter().for_each(|(name, schema)| walk(schema, &path.child(name), found));
+        return properties.iter().for_each(|(name, schema)| collect_paths(schema, &path.child(name), found));
     }
     let branches = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array()).flatten();
     let branches: Vec<&Value> = branches.filter(|branch| branch.get("type") != Some(&Value::from("null"))).collect();
     if branches.is_empty() {
         found.insert(path.clone());
     }
-    branches.into_iter().for_each(|schema| walk(schema, path, found));
+    branches.into_iter().for_each(|schema| collect_paths(schema, path, found));
 }
 
 /// JSON value as canonical text: without spaces, with sorted keys, and with floats in their shortest form.
@@ -138,6 +138,7 @@ impl Canonical {
         &self.0
     }
 
+    /// Returns whether the value is a string of 64 hexadecimal digits, such as a SHA-256.
     pub fn is_hash(&self) -> bool {
         self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
     }

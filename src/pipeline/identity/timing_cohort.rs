@@ -12,10 +12,10 @@ use ghostlab_store::canonical;
 /// Returns for each variant a hash of the differences between it and the other variants of its cohort. A change that
 /// all variants share does not affect the hashes.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
-    let all: Vec<VariantParts> = all.iter().map(|identity| variant_parts(identity)).collect();
+    let all: Vec<VariantParts> = all.iter().map(|identity| split_variant(identity)).collect();
     all.iter()
         .map(|parts| {
-            let differences: BTreeSet<String> = all.iter().map(|other| difference_text(parts, other)).collect();
+            let differences: BTreeSet<String> = all.iter().map(|other| describe_difference(parts, other)).collect();
             sha256::of_bytes(differences.into_iter().collect::<Vec<_>>().join("\n"))
         })
         .collect()
@@ -24,7 +24,7 @@ pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
 /// Cut, repair and calibration, each with its fields as canonical JSON.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
-fn variant_parts(identity: &Identity) -> VariantParts {
+fn split_variant(identity: &Identity) -> VariantParts {
     [
         identity.cut.as_deref().and_then(fields),
         identity.repair.as_deref().and_then(fields),
@@ -40,7 +40,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
 }
 
 /// Describes how the settings of `other` differ from those of a variant.
-fn difference_text(parts: &VariantParts, other: &VariantParts) -> String {
+fn describe_difference(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts
         .iter()
@@ -50,10 +50,10 @@ fn difference_text(parts: &VariantParts, other: &VariantParts) -> String {
             (_, None) => "none".to_owned(),
             (known, Some(other)) => {
                 let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&nothing);
-                let unlike = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
+                let changed = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
                 let absent = known.keys().filter(|name| !other.contains_key(*name));
-                let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
-                unlike.chain(absent.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
+                let changed = changed.map(|(name, value)| format!("{name}={value}"));
+                changed.chain(absent.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
             }
         })
         .collect::<Vec<_>>()
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
-            "the other variant's differing seed is unchanged"
+            "the other variant has seed 0 in both cohorts"
         );
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
     }

@@ -113,8 +113,8 @@ pub struct TaskScores {
 pub enum Answers {
     /// Answers to a built-in task.
     Builtin(ScoredTask),
-    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is computed from the answer
-    /// `chosen[score][document]`.
+    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is the value of a metric for a
+    /// document. It is computed from the answer `chosen[score][document]`.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
 }
 
@@ -141,16 +141,17 @@ impl TaskScores {
         Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
     }
 
-    /// Returns a score of a user-defined task, with its items and the answers that they score.
+    /// Returns the score of a user-defined task for a metric and filter, with its value and the scored answer for each
+    /// document.
     pub fn defined(&self, metric: &str, filter: &str) -> Option<(&Score, &[Item], &[Chosen])> {
         let Answers::Defined { items, chosen, .. } = &self.answers else { return None };
         let index = self.scores.iter().position(|score| score.metric == metric && score.filter == filter)?;
         Some((&self.scores[index], items.get(index)?, chosen.get(index)?))
     }
 
-    /// Returns the answer to each document that counts for a metric and filter, and whether it is correct. Returns
-    /// `None` if there is no such score, or if the metric does not score each answer as right or wrong.
-    fn counted_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
+    /// Returns, for each document, the answer that is scored by a metric and filter, and whether the answer is correct.
+    /// Returns `None` if there is no such score, or if the metric does not score each answer as right or wrong.
+    fn judged_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
         if let Some(answered) = self.answers.builtin() {
             let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
             let each = answered.documents().map(|document| {
@@ -166,8 +167,8 @@ impl TaskScores {
     /// Returns for each document whether its answer flips relative to the dense model, for one metric and filter.
     /// Returns `None` if there is no such score, or if the metric does not score each answer as right or wrong.
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
-        let dense = dense.counted_answers(metric, filter)?;
-        let variant = self.counted_answers(metric, filter)?;
+        let dense = dense.judged_answers(metric, filter)?;
+        let variant = self.judged_answers(metric, filter)?;
         let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.matches_answers(dense, variant));
         (dense.len() == variant.len()).then(|| pairs.collect())
     }
@@ -235,7 +236,7 @@ pub struct CellResult {
     #[serde(skip)]
     pub savings: Option<Savings>,
     /// Losses of the windows of each text. The run's record contains only the perplexities.
-    #[serde(rename = "perplexity", serialize_with = "perplexities")]
+    #[serde(rename = "perplexity", serialize_with = "serialize_perplexities")]
     pub texts: Vec<EvalResult<Perplexity, TextExtent, Losses>>,
     /// Comparison with the dense model for each text, or `None` if none was requested.
     #[serde(skip)]
@@ -243,7 +244,7 @@ pub struct CellResult {
     /// Tasks with their measurements. The run's record contains only some of the values.
     #[serde(skip)]
     pub tasks: Vec<EvalResult<EvalTask, TaskExtent, TaskScores>>,
-    #[serde(rename = "latencies", serialize_with = "prompts")]
+    #[serde(rename = "latencies", serialize_with = "serialize_latencies")]
     pub prompts: Vec<EvalResult<Latency, (), LatencyResult>>,
     /// Loss at each training step. Empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
@@ -253,8 +254,8 @@ pub struct CellResult {
     pub seconds: f64,
     /// Reason why the cell failed, if it did.
     pub failure: Option<String>,
-    /// First missing object of an incomplete cell, such as `not scored on ptb`. Stored results of the cell are still
-    /// filled in.
+    /// Description of the first missing object if the cell is incomplete, such as `not scored on ptb`. Stored results of
+    /// the cell are still filled in.
     pub missing: Option<String>,
     /// Stored objects from which the cell was computed, with their provenance.
     pub made_from: Vec<UsedObject>,
@@ -366,14 +367,14 @@ impl CellResult {
     }
 }
 
-fn perplexities<S: Serializer>(
+fn serialize_perplexities<S: Serializer>(
     texts: &[EvalResult<Perplexity, TextExtent, Losses>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
 }
 
-fn prompts<S: Serializer>(
+fn serialize_latencies<S: Serializer>(
     all: &[EvalResult<Latency, (), LatencyResult>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {

@@ -45,7 +45,8 @@ impl CachedErrors {
     }
 }
 
-fn read(store: &Store, path: &Path) -> ErrorBits {
+/// Reads a cache file. Returns an empty map if the file is missing or damaged.
+fn read_cache(store: &Store, path: &Path) -> ErrorBits {
     let found = store.file(path).and_then(|text| serde_json::from_slice::<CachedErrors>(&text).ok());
     let cached = found
         .map(|found| (found.check, CachedErrors::new(found.errors)))
@@ -57,7 +58,7 @@ impl<'a> DrawnErrors<'a> {
     /// Opens the cache for the scores on the given tokens.
     pub(super) fn open(store: &'a Store, tokens: &Key) -> Self {
         let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
-        let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
+        let known = path.as_deref().map(|path| read_cache(store, path)).unwrap_or_default();
         Self { store, path, known: RefCell::new(known), is_changed: Cell::new(false) }
     }
 
@@ -69,14 +70,14 @@ impl<'a> DrawnErrors<'a> {
         if !aggregation.needs_bootstrap() {
             return aggregation.error(items, BOOTSTRAP_DRAWS);
         }
-        let content = sha256::of_bytes(format!("{VERSION} {} {BOOTSTRAP_DRAWS} {items:?}", aggregation.name()));
-        let known = self.known.borrow().get(&content).copied();
+        let hash = sha256::of_bytes(format!("{VERSION} {} {BOOTSTRAP_DRAWS} {items:?}", aggregation.name()));
+        let known = self.known.borrow().get(&hash).copied();
         if let Some(bits) = known {
             return Ok(Some(f64::from_bits(bits)));
         }
         let error = aggregation.error(items, BOOTSTRAP_DRAWS)?;
         if let Some(error) = error {
-            self.known.borrow_mut().insert(content, error.to_bits());
+            self.known.borrow_mut().insert(hash, error.to_bits());
             self.is_changed.set(true);
         }
         Ok(error)
@@ -86,8 +87,8 @@ impl<'a> DrawnErrors<'a> {
     pub(super) fn save(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.is_changed.get()) else { return };
         // Merge the standard errors with those that another process may have saved in the meantime.
-        let mut errors = read(self.store, path);
-        errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
+        let mut errors = read_cache(self.store, path);
+        errors.extend(self.known.borrow().iter().map(|(hash, bits)| (hash.clone(), *bits)));
         if let Ok(text) = serde_json::to_vec(&CachedErrors::new(errors)) {
             self.store.put_file(path, &text).ok();
         }
@@ -113,7 +114,7 @@ mod tests {
         errors.save();
         // Replace the cached value with a wrong one, to show that the cache is used.
         let path = errors.path.clone().unwrap();
-        let mut known = read(&store, &path);
+        let mut known = read_cache(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
         let text = serde_json::to_string(&CachedErrors::new(known)).unwrap();

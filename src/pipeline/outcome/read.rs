@@ -35,7 +35,7 @@ impl GridOutcome {
         for backbone in &plan.backbones {
             let reader = BackboneReader::new(plan.grid, backbone, store, &inputs)?;
             for variant in &backbone.variants {
-                cells.push(reader.cell(variant, failures.get(&variant.cell))?);
+                cells.push(reader.read_cell(variant, failures.get(&variant.cell))?);
             }
             reader.errors.iter().for_each(DrawnErrors::save);
         }
@@ -53,23 +53,23 @@ impl GridOutcome {
 }
 
 /// Extent and answer key of an evaluation, which all variants share.
-struct TokensRead {
+struct EvaluationInputs {
     text: Option<TextExtent>,
     answer_key: Option<AnswerKey>,
 }
 
-impl TokensRead {
+impl EvaluationInputs {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
-        let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
+        let mut inputs = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
         if let (EvalTarget::Windows(text), Lookup::Intact(object)) =
             (&evaluation.target, store.lookup(&evaluation.tokens))
         {
             let rule: WindowRule = grid.corpora[&text.corpus].rule.parse()?;
             let (windows, corpus_tokens, bytes) = extent(&object)?;
             let all = rule.windows(corpus_tokens, text.length);
-            scored.text = Some(TextExtent { windows, all, bytes });
+            inputs.text = Some(TextExtent { windows, all, bytes });
         }
-        Ok(scored)
+        Ok(inputs)
     }
 }
 
@@ -79,7 +79,7 @@ struct BackboneReader<'a> {
     backbone: &'a BackbonePlan,
     store: &'a Store,
     /// Extent and answer key of each evaluation.
-    scored: Vec<TokensRead>,
+    evaluation_inputs: Vec<EvaluationInputs>,
     errors: Vec<DrawnErrors<'a>>,
     /// Paths of the input files, by hash.
     files: BTreeMap<&'a str, Vec<&'a str>>,
@@ -96,17 +96,17 @@ impl<'a> BackboneReader<'a> {
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        let scored = backbone
+        let evaluation_inputs = backbone
             .evaluations
             .iter()
-            .map(|evaluation| TokensRead::read(grid, evaluation, store))
+            .map(|evaluation| EvaluationInputs::read(grid, evaluation, store))
             .collect::<Result<_>>()?;
         let errors =
             backbone.evaluations.iter().map(|evaluation| DrawnErrors::open(store, &evaluation.tokens)).collect();
-        Ok(Self { grid, backbone, store, scored, errors, files })
+        Ok(Self { grid, backbone, store, evaluation_inputs, errors, files })
     }
 
-    fn cell(&self, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
+    fn read_cell(&self, variant: &Variant, failure: Option<&String>) -> Result<CellResult> {
         let cell = self.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         result.identity = Some(Arc::clone(&variant.identity));
@@ -114,7 +114,7 @@ impl<'a> BackboneReader<'a> {
         result.inputs.extend(inputs.map(|path| (*path).to_string()));
         let is_solved = self.read_recovery(variant, &mut result)?;
         if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
-            result.savings = self.savings(variant, &result.removed)?;
+            result.savings = self.compute_savings(variant, &result.removed)?;
         }
         // Operators may be evicted after scoring. A missing operator therefore matters only if the cell has no
         // measurements.
@@ -159,7 +159,7 @@ impl<'a> BackboneReader<'a> {
     /// Reads the scores for the evaluation at `index` into `result`.
     fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
         let evaluation = &self.backbone.evaluations[index];
-        let known = &self.scored[index];
+        let inputs = &self.evaluation_inputs[index];
         let artifact = self.find_measured(key, result, || format!("not scored on {}", evaluation.target));
         let measure = Arc::clone(&evaluation.measure);
         match &evaluation.target {
@@ -168,16 +168,18 @@ impl<'a> BackboneReader<'a> {
                 let (sample, damages) =
                     scores.transpose()?.map_or((None, None), |(losses, damages)| (Some(losses), damages));
                 if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
-                    let bad = losses.not_finite();
+                    let not_finite = losses.not_finite();
                     let all = losses.windows.len();
-                    result.failure = Some(format!("{bad} of {all} windows of {} have no finite loss", text.corpus));
+                    result.failure =
+                        Some(format!("{not_finite} of {all} windows of {} have no finite loss", text.corpus));
                 }
-                result.texts.push(EvalResult { requested: text.clone(), measure, extent: known.text, sample });
+                result.texts.push(EvalResult { requested: text.clone(), measure, extent: inputs.text, sample });
                 result.damages.push(damages);
             }
             EvalTarget::Task(task) => {
-                let scored = artifact.as_ref().zip(known.answer_key.as_ref());
-                let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
+                let scored = artifact.as_ref().zip(inputs.answer_key.as_ref());
+                let scores =
+                    scored.map(|(artifact, key)| self.read_task_scores(task, key, artifact, &self.errors[index]));
                 let sample = match scores.transpose() {
                     Ok(sample) => sample,
                     // A user-defined metric may fail on the answers of a single variant, which fails only this cell.
@@ -187,7 +189,7 @@ impl<'a> BackboneReader<'a> {
                     }
                     Err(error) => return Err(error),
                 };
-                let extent = known.answer_key.as_ref().map(AnswerKey::documents);
+                let extent = inputs.answer_key.as_ref().map(AnswerKey::documents);
                 let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
                 result.tasks.push(EvalResult { requested: task.clone(), measure, extent, sample });
             }
@@ -195,7 +197,7 @@ impl<'a> BackboneReader<'a> {
         Ok(())
     }
 
-    /// Looks up a stored measurement. Adds its compute time to the result, or notes that it is missing.
+    /// Looks up a stored measurement. Adds its compute time to the result, or records in the result what is missing.
     fn find_measured(
         &self,
         key: &Key,
@@ -213,7 +215,7 @@ impl<'a> BackboneReader<'a> {
         artifact
     }
 
-    fn task_scores(
+    fn read_task_scores(
         &self,
         task: &EvalTask,
         answer_key: &AnswerKey,
@@ -249,7 +251,7 @@ impl<'a> BackboneReader<'a> {
 
     /// Returns the savings of a variant as it would be deployed, or `None` if its selection or an operator is not
     /// stored.
-    fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
+    fn compute_savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];
         if stored.into_iter().flatten().any(|key| !matches!(self.store.lookup(key), Lookup::Intact(_))) {
@@ -262,10 +264,11 @@ impl<'a> BackboneReader<'a> {
         Ok(Some(Savings::new(&deploy(&program, config).program, config)))
     }
 
+    /// Looks up an object, and adds it and its input files to the provenance of the result.
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
         let Lookup::Intact(artifact) = self.store.lookup(key) else { return None };
         let meta = artifact.meta();
-        self.read_by(&meta.key, result);
+        self.add_input_files(&meta.key, result);
         result.made_from.push(UsedObject {
             kind: key.kind().name(),
             key: key.hash().to_string(),
@@ -279,7 +282,7 @@ impl<'a> BackboneReader<'a> {
 impl BackboneReader<'_> {
     /// Adds the input files whose hashes occur in a key or in the keys that it depends on. The weights and the config
     /// share a single hash, so all files in the folder of the backbone are added for every cell.
-    fn read_by(&self, key: &Value, result: &mut CellResult) {
+    fn add_input_files(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
@@ -289,8 +292,8 @@ impl BackboneReader<'_> {
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));
             }
-            Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),
-            Value::Object(fields) => fields.values().for_each(|value| self.read_by(value, result)),
+            Value::Array(values) => values.iter().for_each(|value| self.add_input_files(value, result)),
+            Value::Object(fields) => fields.values().for_each(|value| self.add_input_files(value, result)),
             _ => {}
         }
     }

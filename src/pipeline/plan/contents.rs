@@ -38,6 +38,7 @@ pub(super) struct BackboneContents<'a> {
     folder: PathBuf,
     /// Identity of the dense backbone.
     pub(super) dense: Identity,
+    /// Identity of the backbone on which calibrations run.
     pub(super) calibrated: Identity,
     batch_tokens: usize,
 }
@@ -65,16 +66,16 @@ impl<'a> BackboneContents<'a> {
         Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
     }
 
-    fn hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
+    fn file_hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
         files.iter().map(|file| self.inputs.file_hash(file).map(str::to_owned)).collect()
     }
 
     /// Returns the identity of a text. For a streamed text, it includes the order of the shards, which depends on the
     /// seed.
-    fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
+    fn text_id(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_for_seed(seed)?;
-        let read = self.hashes(&files)?;
+        let read = self.file_hashes(&files)?;
         let column = entry.column.clone();
         let rule = entry.rule.clone();
         let format = files.first().map_or(Ok(""), |file| corpus::file_format(file))?.to_owned();
@@ -89,9 +90,9 @@ impl<'a> BackboneContents<'a> {
     }
 
     /// Returns the identity of a calibration and the key of its tokenized windows.
-    pub(super) fn calibration(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
+    pub(super) fn calibration_id(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
-        let text = self.text(corpus, seed)?;
+        let text = self.text_id(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
         let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
         let weights = self.calibrated.model.weights.clone();
@@ -99,9 +100,9 @@ impl<'a> BackboneContents<'a> {
     }
 
     /// Returns the identity of a perplexity measurement and the key of its tokenized windows.
-    pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
+    pub(super) fn windows_id(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
         let &Perplexity { ref corpus, length, draw, .. } = perplexity;
-        let text = self.text(corpus, EVALUATION_SEED)?;
+        let text = self.text_id(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
         let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
@@ -109,7 +110,7 @@ impl<'a> BackboneContents<'a> {
     }
 
     /// Returns the token used in place of an empty context.
-    fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
+    fn read_prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
         let tokenizer = parts::tokenizer_path(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
@@ -122,24 +123,24 @@ impl<'a> BackboneContents<'a> {
             return Ok(None);
         }
         let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
-        Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
+        Ok(self.read_prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
     /// Returns the identity of the measurement on a task, and the key of the task's requests. The key excludes the
     /// metrics and filters of a definition, so that stored answers can be reused for a new metric.
-    pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
+    pub(super) fn task_id(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
         let data = self.grid.task(task);
         let definition = data.definition()?;
         let how = &task.how;
         let files = data.rows()?;
         let documents = files.evaluated(definition);
-        let rows = self.hashes(documents)?;
-        let formats = formats(documents)?;
+        let rows = self.file_hashes(documents)?;
+        let formats = file_formats(documents)?;
         let limit = self.inputs.effective_limit(task)?;
         let bos = how.bos.to_string();
         let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
-        let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
+        let prefix = self.read_prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
         if let Some(builtin) = data.builtin() {
             let requests = json!({
                 "task": builtin.name, "task_version": builtin.version, "rows": rows, "formats": formats, "limit": limit,
@@ -167,8 +168,8 @@ impl<'a> BackboneContents<'a> {
             asks: sha256::of_bytes(definition.request_keys()),
             rows,
             formats,
-            shots: self.shots(how, definition, files.examples(definition, how.shots))?,
-            chat: self.chat(how)?,
+            shots: self.shots_id(how, definition, files.examples(definition, how.shots))?,
+            chat: self.chat_id(how)?,
             system: how.system.as_ref().map(sha256::of_bytes),
             limit: limit.map(|limit| Canonical::from_value(&json!(limit))),
             bos,
@@ -179,7 +180,7 @@ impl<'a> BackboneContents<'a> {
         };
         let mut requests = json!(measure)["defined"].take();
         // The batch size affects only the last digits of the scores and not the requests.
-        requests.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
+        requests.as_object_mut().and_then(|fields| fields.remove("batch"));
         requests["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
             requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
@@ -187,15 +188,15 @@ impl<'a> BackboneContents<'a> {
         Ok((measure, tokens::requests_key(&task.name, json!({"definition": requests}))))
     }
 
-    fn shots(&self, how: &TaskSettings, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
+    fn shots_id(&self, how: &TaskSettings, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
         let count = definition.shots(how.shots);
         if count == 0 {
             return Ok(None);
         }
-        Ok(Some(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? }))
+        Ok(Some(ShotsId { count, seed: how.seed, rows: self.file_hashes(files)?, formats: file_formats(files)? }))
     }
 
-    fn chat(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
+    fn chat_id(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
         let Some(multiturn) = how.chat else { return Ok(None) };
         let template = sha256::of_bytes(self.inputs.read_chat_template(&self.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))
@@ -207,13 +208,13 @@ fn model_id(files: &BackboneFiles, weights: Option<WeightType>) -> Arc<ModelId> 
     Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
 }
 
-fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
+fn file_formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
 /// Returns the identity of a latency measurement. `machine` identifies this machine and its device. `among` is the hash
 /// of the variants that are timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
-pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
+pub(super) fn prefill_id(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {
         length: prompt.length,
@@ -227,7 +228,11 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
 }
 
 /// Returns the identity of a cut. It includes the repair if the criterion removes layers one by one.
-pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
+pub(super) fn cut_id(
+    criterion: &Method<dyn Criterion>,
+    spec: &PruneSpec<'_>,
+    repair: Option<&RepairId>,
+) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
@@ -239,7 +244,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repai
 }
 
 /// Returns the identity of a cell's repair.
-pub(super) fn repair(
+pub(super) fn repair_id(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,
     recovery: &Method<dyn Recovery>,

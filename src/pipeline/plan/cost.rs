@@ -112,7 +112,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
         // For a comparison, the stream of the dense model is kept until the end of the batch.
         let streams = if evaluation.target.extent().damage { 5 } else { 4 };
-        let load = load(state, &evaluation.tokens);
+        let load = read_load(state, &evaluation.tokens);
         let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
         let length = load.map_or(0, |load| load.length);
         let batch = backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams);
@@ -125,14 +125,14 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
 /// generated. The caches use at most a fraction of `memory`, but always fit at least one prompt.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
-    let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
+    let Some(load) = read_load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
     let unscored = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
-    let programs = unscored.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
+    let programs = unscored.filter_map(|variant| assumed_program(plan.grid, backbone, variant, state).ok());
     let trie = Trie::new(&programs.collect::<Vec<_>>());
     let prompts = (load.tokens / load.length.max(1)).max(1);
-    let new = load.scored / prompts;
-    let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
-    (one * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::max_cache_bytes(memory)).max(one)
+    let new_tokens = load.scored / prompts;
+    let prompt_bytes = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new_tokens), new_tokens);
+    (prompt_bytes * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::max_cache_bytes(memory)).max(prompt_bytes)
 }
 
 /// Cost estimator for one backbone in a plan.
@@ -172,14 +172,14 @@ impl BackboneEstimator<'_> {
             jobs.extend(calibration.job.map(|cost| (Job { group: &calibration::GROUP, index }, cost)));
         }
         jobs.iter().for_each(|(_, cost)| total.cost += *cost);
-        total.cost.inodes += self.inodes()?;
+        total.cost.inodes += self.count_inodes()?;
         total.memory = self.peak_memory(memory, mapped);
         Ok((total, jobs))
     }
 
     fn programs(&self) -> Result<Vec<Program>> {
         let Self { plan, backbone, state } = self;
-        backbone.variants.iter().map(|variant| program(plan.grid, backbone, variant, state)).collect()
+        backbone.variants.iter().map(|variant| assumed_program(plan.grid, backbone, variant, state)).collect()
     }
 
     /// Returns the costs of the evaluations whose texts have been tokenized.
@@ -187,7 +187,7 @@ impl BackboneEstimator<'_> {
         let Self { backbone, state, .. } = self;
         let mut jobs = Vec::new();
         for (index, evaluation) in backbone.evaluations.iter().enumerate() {
-            let Some(load) = load(state, &evaluation.tokens) else { continue };
+            let Some(load) = read_load(state, &evaluation.tokens) else { continue };
             let load = evaluation.target.draw().map_or(load, |draw| drawn_load(load, draw));
             let missing =
                 backbone.variants.iter().zip(programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
@@ -239,7 +239,7 @@ impl BackboneEstimator<'_> {
         }
         self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {
-            let (kept, spooled) = sites(plan.grid, backbone, &missing, state);
+            let (kept, spooled) = count_sites(plan.grid, backbone, &missing, state);
             cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
             let site_bytes = activations::site_bytes(config, &load);
             costs.mapped = Some(kept as u64 * site_bytes);
@@ -249,26 +249,26 @@ impl BackboneEstimator<'_> {
         costs
     }
 
-    /// Adds the costs of training the operators of `variants`. `pass` is the cost of passing one token through all
-    /// layers.
-    fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], pass: f64) {
+    /// Adds the costs of training the operators of `variants`. `token_flops` is the cost of passing one token through
+    /// all layers.
+    fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], token_flops: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
         // One pass stores the outputs of the teacher for all methods that share a boundary.
-        let mut read = BTreeSet::new();
+        let mut counted = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
             let left = !state.has(&trained.key);
-            *cost += distilled::cost(config, pass, &text.load(), left);
+            *cost += distilled::cost(config, token_flops, &text.load(), left);
             let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
-            if left && read.insert((trained.text, boundary)) {
+            if left && counted.insert((trained.text, boundary)) {
                 *cost += distilled::teacher_cost(config, &text.load(), text.shape(config));
             }
         }
     }
 
     /// Returns how many files and directories the missing objects need.
-    fn inodes(&self) -> Result<u64> {
+    fn count_inodes(&self) -> Result<u64> {
         let missing = self.backbone.keys().filter(|key| !self.state.has(key));
         let missing: BTreeSet<(ObjectKind, &str)> = missing.map(|key| (key.kind(), key.hash())).collect();
         if missing.is_empty() {
@@ -344,7 +344,8 @@ fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64
     layers.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
-fn load(state: &StoreState, key: &Key) -> Option<Load> {
+/// Reads the load of stored tokens. Returns `None` if they are missing or damaged.
+fn read_load(state: &StoreState, key: &Key) -> Option<Load> {
     debug_assert_eq!(key.kind(), tokens::KIND);
     match state.object(key) {
         ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
@@ -366,8 +367,9 @@ fn drawn_count(draw: &Draw, items: usize, number: usize) -> usize {
     number * draw.count(items) / items
 }
 
-/// Returns the program of a variant. If its selection is not stored, layers in the middle are assumed.
-fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
+/// Returns the program of a variant with placeholder operators. If its selection is not stored, layers in the middle
+/// are assumed.
+fn assumed_program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
     let layers = backbone.config.layers;
     let cell = &grid.cells[variant.cell];
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
@@ -412,7 +414,7 @@ fn solve_flops(
 
 /// Returns the number of sites whose activations a pass stores, and the number of other sites whose activations it only
 /// spools because the layers are not selected yet.
-fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
+fn count_sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let cell = &grid.cells[variant.cell];
@@ -425,6 +427,6 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
         }))
     });
     let retained = kept.required;
-    let beyond = now.possible.union(&now.criterion_sites).filter(|site| !retained.contains(site)).count();
-    (retained.len(), beyond)
+    let spooled = now.possible.union(&now.criterion_sites).filter(|site| !retained.contains(site)).count();
+    (retained.len(), spooled)
 }

@@ -18,21 +18,22 @@ pub struct KeepSet {
     /// Hashes of missing objects whose intermediate results must be kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
-    contents: BTreeSet<String>,
+    file_hashes: BTreeSet<String>,
 }
 
 impl KeepSet {
+    /// Adds the objects of a plan, their inputs, and the files that the plan reads.
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|_| true);
-        plan.keys().for_each(|key| hashes_in(&key.readable()["of"], &mut self.contents));
+        plan.keys().for_each(|key| collect_hashes(&key.readable()["of"], &mut self.file_hashes));
     }
 
     /// Returns whether the plans read all files from which an object was computed.
     pub fn has_all_inputs(&self, entry: &InventoryItem) -> bool {
         let ObjectCondition::Intact(object) = &entry.condition else { return true };
         let mut hashes = BTreeSet::new();
-        hashes_in(&object.meta().key["of"], &mut hashes);
-        hashes.is_subset(&self.contents)
+        collect_hashes(&object.meta().key["of"], &mut hashes);
+        hashes.is_subset(&self.file_hashes)
     }
 
     /// Adds the objects that are needed to complete a plan and to read its results.
@@ -84,34 +85,35 @@ impl KeepSet {
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
     if let ObjectCondition::Intact(artifact) = &entry.condition {
-        engines_in(&artifact.meta().key, &mut found);
+        collect_engines(&artifact.meta().key, &mut found);
     }
     found
 }
 
 /// Collects the engines in a key and in the keys that it depends on. Keys for the CPU engine do not contain its name.
-fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
+fn collect_engines(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
     if let (Some(dtype), Some(device)) = (dtype, device) {
         let name = engine.unwrap_or(CPU.name);
         found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
     }
-    identity.values().for_each(|parent| engines_in(parent, found));
+    identity.values().for_each(|parent| collect_engines(parent, found));
 }
 
-fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
+/// Collects the SHA-256 hashes in a key and in the keys that it depends on.
+fn collect_hashes(key: &Value, found: &mut BTreeSet<String>) {
     match key {
         Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             found.insert(text.clone());
         }
-        Value::Array(items) => items.iter().for_each(|item| hashes_in(item, found)),
-        Value::Object(fields) => fields.values().for_each(|field| hashes_in(field, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_hashes(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| collect_hashes(field, found)),
         _ => {}
     }
 }
 
-/// Evictions that bring a store within its size limit.
+/// Evictions that bring a store within its size limit, and the sizes of the objects that stay.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
@@ -121,7 +123,7 @@ pub struct Quota {
     pub kept: u64,
     /// Objects to evict, ordered by the cost of recomputing them per byte, cheapest first.
     pub evicted: Vec<InventoryItem>,
-    /// Number of bytes that will be written.
+    /// Number of bytes that the run will still write to the store.
     pub incoming: u64,
 }
 

@@ -75,8 +75,10 @@ impl fmt::Display for Reason {
     }
 }
 
+/// Key in the form in which keys are compared.
 struct KeyParts {
     flat: FlatSettings,
+    /// Kind and name of each input, such as `tokens c4`.
     inputs: BTreeSet<String>,
 }
 
@@ -151,11 +153,11 @@ impl Reasons {
 
 fn collect_inputs(key: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut left = vec![key];
-    while let Some(Value::Object(map)) = left.pop() {
+    let mut stack = vec![key];
+    while let Some(Value::Object(map)) = stack.pop() {
         let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
         found.extend(map.get("input").and_then(Value::as_str).map(|input| format!("{kind} {input}")));
-        left.extend(map.get("of").into_iter().flat_map(|value| value.as_object()).flat_map(|fields| fields.values()));
+        stack.extend(map.get("of").into_iter().flat_map(|value| value.as_object()).flat_map(|fields| fields.values()));
     }
     found
 }
@@ -165,17 +167,17 @@ fn collect_inputs(key: &Value) -> BTreeSet<String> {
 fn flatten_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();
-    let mut left = VecDeque::from([(SettingPath::new(""), "", key)]);
-    while let Some((path, name, value)) = left.pop_front() {
+    let mut queue = VecDeque::from([(SettingPath::new(""), "", key)]);
+    while let Some((path, name, value)) = queue.pop_front() {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
                 if seen.insert(value.to_string()) {
                     found.insert(path.child("version"), Canonical::from_value(&map["version"]));
-                    left.push_back((path, name, &map["of"]));
+                    queue.push_back((path, name, &map["of"]));
                 }
             }
             Value::Object(map) => {
-                left.extend(map.iter().map(|(name, value)| (path.child(name), name.as_str(), value)));
+                queue.extend(map.iter().map(|(name, value)| (path.child(name), name.as_str(), value)));
             }
             other => {
                 let value = Canonical::from_value(other);

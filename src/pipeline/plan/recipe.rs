@@ -72,7 +72,7 @@ impl<'g> Plan<'g> {
 
 /// Returns the text on which the operator of a cell is trained. It comes from the same corpus as the cell's
 /// calibration. Returns `None` if the operator is not trained.
-fn training_text(cell: &Cell) -> Option<Calibration> {
+fn training_calibration(cell: &Cell) -> Option<Calibration> {
     let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
     let corpus = cell.calibration.as_ref()?.corpus.clone();
     Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
@@ -92,21 +92,21 @@ fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()
     }
 }
 
-/// Plans the calibrations and training texts for the cells of a backbone, and maps each of them to its index.
-/// Calibrations on the same tokens have the same index.
-fn planned_calibrations(
+/// Plans the calibrations and training texts for the cells of a backbone. Returns the plans, and the index of the plan
+/// for each calibration. Calibrations on the same tokens share one plan.
+fn plan_calibrations(
     contents: &BackboneContents<'_>,
     cells: &[(usize, &Cell)],
 ) -> Result<(Vec<CalibrationPlan>, HashMap<Calibration, usize>)> {
     let cell_calibrations = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
-    let training_calibrations = cells.iter().filter_map(|(_, cell)| training_text(cell));
+    let training_calibrations = cells.iter().filter_map(|(_, cell)| training_calibration(cell));
     let mut plans: Vec<CalibrationPlan> = Vec::new();
     let mut indices = HashMap::new();
     for calibration in cell_calibrations.chain(training_calibrations) {
         if indices.contains_key(&calibration) {
             continue;
         }
-        let (identity, tokens) = contents.calibration(&calibration)?;
+        let (identity, tokens) = contents.calibration_id(&calibration)?;
         let index = plans.iter().position(|plan| *plan.tokens == tokens).unwrap_or(plans.len());
         indices.insert(calibration.clone(), index);
         if index == plans.len() {
@@ -118,7 +118,7 @@ fn planned_calibrations(
 }
 
 /// Plans the evaluations of a backbone: texts first, then tasks.
-fn planned_evaluations(
+fn plan_evaluations(
     grid: &Grid,
     contents: &BackboneContents<'_>,
     key_parts: BackboneKeyParts<'_>,
@@ -129,8 +129,8 @@ fn planned_evaluations(
         .chain(tasks)
         .map(|target| {
             let (measure, tokens) = match &target {
-                EvalTarget::Windows(text) => contents.windows(text)?,
-                EvalTarget::Task(task) => contents.task(task)?,
+                EvalTarget::Windows(text) => contents.windows_id(text)?,
+                EvalTarget::Task(task) => contents.task_id(task)?,
             };
             let journal = scores::journal_name(key_parts, &tokens, target.extent());
             let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).is_generative());
@@ -163,7 +163,7 @@ impl BackbonePlan {
         let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         reject_cuts_of_export(&config, &cells)?;
-        let (calibrations, indices) = planned_calibrations(&contents, &cells)?;
+        let (calibrations, indices) = plan_calibrations(&contents, &cells)?;
         let mut known = PlannedParts {
             dense: contents.dense.clone(),
             calibrated: contents.calibrated.clone(),
@@ -183,20 +183,20 @@ impl BackbonePlan {
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
-        plan.evaluations = planned_evaluations(grid, &contents, plan.key_parts())?;
+        plan.evaluations = plan_evaluations(grid, &contents, plan.key_parts())?;
         if let Some(stored_weights) = weights.filter(|weight| weight.calibrated == CalibratedOn::Full) {
-            plan.unquantized = Some(Box::new(plan.as_stored(&stored_weights.backbone)));
+            plan.unquantized = Some(Box::new(plan.build_unquantized(&stored_weights.backbone)));
         }
         for (index, cell) in cells {
-            let variant = plan.variant(index, cell, &mut known)?;
+            let variant = plan.plan_variant(index, cell, &mut known)?;
             plan.variants.push(variant);
         }
         plan.add_latencies();
         Ok(plan)
     }
 
-    /// Returns the plan for the unquantized backbone. It has the same calibrations, but no cells.
-    fn as_stored(&self, name: &str) -> Self {
+    /// Builds the plan for the unquantized backbone. It has the same calibrations, but no cells.
+    fn build_unquantized(&self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
             folder: self.folder.clone(),
@@ -221,14 +221,14 @@ impl BackbonePlan {
             self.variants.iter().map(|variant| variant.repair().map_or("dense", |key| key.hash()).to_owned()).collect();
         let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         let machine = machine::identity(self.engine.device());
-        let others = timing_cohort(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
+        let cohorts = timing_cohort(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
         let timed: Vec<(Vec<Arc<Key>>, _)> = self
             .variants
             .iter()
-            .zip(others)
-            .map(|(variant, others)| {
+            .zip(cohorts)
+            .map(|(variant, cohort)| {
                 let prompts =
-                    self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
+                    self.latencies.iter().map(|prompt| Arc::new(contents::prefill_id(prompt, &machine, &cohort)));
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
                     let what = Arc::new(variant.identity.with_measure(measure));
@@ -241,7 +241,7 @@ impl BackbonePlan {
         each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
 
-    fn variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
+    fn plan_variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
         let PlannedParts { dense, calibrated, calibrations, cuts } = known;
         let calibrating = self.calibrated().key_parts();
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
@@ -253,7 +253,7 @@ impl BackbonePlan {
             position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
         let plan = &self.calibrations[position];
         let spec = self.prune_spec(cell.depth);
-        let repair = contents::repair(calibration, criterion, recovery, &spec);
+        let repair = contents::repair_id(calibration, criterion, recovery, &spec);
         let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.is_repairing());
         let rule = match repaired {
             Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
@@ -263,7 +263,7 @@ impl BackbonePlan {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let select = |spec: &PruneSpec<'_>| -> Result<(Arc<CutId>, Arc<Key>)> {
-                    let cut = Arc::new(contents::cut(criterion, spec, repaired)?);
+                    let cut = Arc::new(contents::cut_id(criterion, spec, repaired)?);
                     let chosen = Identity {
                         cut: Some(Arc::clone(&cut)),
                         calibration: Some(Arc::clone(&plan.identity)),
@@ -283,7 +283,7 @@ impl BackbonePlan {
         let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
         let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).with_description(&solved);
         let operator = Arc::new(operator);
-        let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
+        let text = training_calibration(cell).and_then(|text| calibrations.get(&text).copied());
         let trained = match recovery.training.zip(text) {
             None => None,
             Some((finetune, text)) => {
@@ -334,18 +334,18 @@ impl BackbonePlan {
         }
         Err(Error::bad_input("fine-tuning requires one contiguous block of removed layers")
             .at(cell.to_string())
-            .expected("a criterion that removes one block, such as llm-streamline")
+            .expected("a criterion that removes one block")
             .found(format!("`{criterion}`, which may remove several blocks"))
-            .hint("use `llm-streamline`, as in the paper"))
+            .hint("use the criterion `llm-streamline`, or remove `finetune` from the recovery"))
     }
 }
 
-fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, full: &Identity, repair: RepairId) -> Identity {
+fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, dense: &Identity, repair: RepairId) -> Identity {
     Identity {
         cut: Some(Arc::clone(cut)),
         repair: Some(Arc::new(repair)),
         calibration: Some(Arc::clone(&plan.identity)),
-        ..full.clone()
+        ..dense.clone()
     }
 }
 
@@ -362,5 +362,5 @@ struct PlannedParts {
     cuts: BTreeMap<(usize, String, Depth), SelectedCut>,
 }
 
-/// Cut, the key of the selection that it is based on, and the keys of the selections after its earlier steps.
+/// Cut, the key of its selection, and the keys of the intermediate selections of an iterative criterion.
 type SelectedCut = (Arc<CutId>, Arc<Key>, Vec<Arc<Key>>);

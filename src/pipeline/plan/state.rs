@@ -39,15 +39,15 @@ impl StoreState {
         let present = stored_hashes(store, requested.values().map(|(key, _)| &***key));
         // Operators are loaded only if a score is missing.
         for variant in &variants {
-            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
+            let lacks_score = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {
-                entry.1 |= scoring;
+                entry.1 |= lacks_score;
             }
         }
         let by_hash: HashMap<String, ObjectState> = requested
             .into_par_iter()
             .filter(|(hash, _)| present.contains(*hash))
-            .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::read(key, store, loaded)))
+            .map(|(hash, (key, is_needed))| (hash.to_string(), ObjectState::read(key, store, is_needed)))
             .collect();
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
         let selections = selections
@@ -95,6 +95,7 @@ impl StoreState {
         scores::read_trial(&self.store, key, metric)
     }
 
+    /// Iterates over the errors that describe the damaged objects.
     pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
         self.view
             .surveyed_states()
@@ -140,13 +141,14 @@ fn stored_hashes<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> Hash
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {
-    fn read(key: &Key, store: &Store, loaded: bool) -> Self {
+    /// Looks up an object and verifies it. `is_needed` indicates whether an object derived from it is missing.
+    fn read(key: &Key, store: &Store, is_needed: bool) -> Self {
         let artifact = match store.lookup(key) {
             Lookup::Absent => return Self::Absent,
             Lookup::Damaged(error) => return Self::Damaged(error),
             Lookup::Intact(artifact) => artifact,
         };
-        match Stage::for_kind(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
+        match Stage::for_kind(key.kind()).and_then(|stage| stage.check(&artifact, is_needed)) {
             Ok(()) => Self::Whole(artifact),
             Err(error) => Self::Damaged(error),
         }

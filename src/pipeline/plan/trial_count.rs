@@ -74,11 +74,11 @@ impl CriterionTrials {
         uses.map(|used| {
             let rule = &*used.method.rule;
             let follow = |depth| FollowedTrials::follow(rule, &backbone.prune_spec(depth), &stored);
-            let [known, lacking] = &mut counted;
+            let [known, known_missing] = &mut counted;
             let all = follow(used.deepest).into_cuts(|_| true, known);
             let missing = match used.missing {
                 Some(depth) if rule.is_iterative() => rule.remaining_trials(&backbone.prune_spec(depth), used.steps),
-                Some(depth) => follow(depth).into_cuts(|is_stored| !is_stored, lacking),
+                Some(depth) => follow(depth).into_cuts(|is_stored| !is_stored, known_missing),
                 None => Vec::new(),
             };
             Self { criterion: used.name, metric: rule.trial_metric(), all, missing }
@@ -160,8 +160,8 @@ impl FollowedTrials {
         let similarities = Similarities::default();
         // `select` fails at the first step with a missing trial.
         rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
-        let ends = !known.is_empty() && known.iter().all(|(_, _, is_stored)| *is_stored);
-        let later = if ends { Vec::new() } else { examples.into_iter().skip(known.len()).collect() };
+        let is_complete = !known.is_empty() && known.iter().all(|(_, _, is_stored)| *is_stored);
+        let later = if is_complete { Vec::new() } else { examples.into_iter().skip(known.len()).collect() };
         Self { known, later }
     }
 

@@ -42,7 +42,7 @@ pub const STAGE: Stage = Stage {
 /// Name under which the key of a checkpoint refers to its training run.
 const TRAINING_INPUT: &str = "trained";
 
-/// Payload that contains the loss at each step. It is stored next to the files of the operator.
+/// Payload that contains the loss at each training step. The same object contains the payloads of the operator.
 const LOSSES: &str = "losses.f64";
 /// Payload of a checkpoint.
 pub const STATE: &str = "state.bin";
@@ -66,10 +66,11 @@ pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
 }
 
 /// Estimates the cost of training on a text. The gradient passes through the layers after the boundary, which are
-/// assumed to be a quarter of all layers. `pass` is the cost of passing one token through all layers.
-pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
+/// assumed to be a quarter of all layers. `token_flops` is the cost of passing one token through all layers. `left`
+/// indicates whether the trained operator is missing.
+pub fn cost(config: &Config, token_flops: f64, text: &Load, left: bool) -> Cost {
     let head = 2.0 * config.hidden as f64 * config.vocab as f64;
-    let products = (pass / 4.0 + head) * text.tokens as f64;
+    let products = (token_flops / 4.0 + head) * text.tokens as f64;
     let steps = step_flops(config, products, text, config.layers / 4);
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
 }
@@ -90,8 +91,8 @@ fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64
 /// text and the outputs of the teacher.
 pub fn teacher_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
-        left: teacher::read_flops(config, text),
-        disk: teacher::read_bytes(config, text.tokens),
+        left: teacher::pass_flops(config, text),
+        disk: teacher::output_bytes(config, text.tokens),
         inodes: 2 * shape.shard_count() as u64 * (teacher::STAGE.inodes)(false),
         ..Cost::default()
     }
@@ -111,8 +112,8 @@ pub fn store(
 ) -> Result<()> {
     let (name, matrix) = operator::encode_operator(0, operator)?;
     let losses: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-    let figures = operator::encode_results(results)?;
-    let payloads = [(name.as_str(), &*matrix), (operator::RESULTS_FILE, &*figures), (LOSSES, &*losses)];
+    let encoded_results = operator::encode_results(results)?;
+    let payloads = [(name.as_str(), &*matrix), (operator::RESULTS_FILE, &*encoded_results), (LOSSES, &*losses)];
     store.put(key, seconds, &payloads).map(drop)
 }
 
@@ -172,7 +173,7 @@ fn train_one(
         .ok_or_else(|| Error::job("the operator is not in the store"))?;
     let tail =
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
-    let lessons = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
+    let training_data = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::read_matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
@@ -184,7 +185,7 @@ fn train_one(
     while training.steps() < steps {
         let at = training.steps();
         fault::fault_point("train");
-        let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
+        let loss = training.step(training_data.stream(at)?, &training_data.top_tokens(at)?)?;
         let done = at + 1;
         if done.is_multiple_of(checkpoint_interval(plan)) {
             run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));

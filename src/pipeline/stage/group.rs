@@ -47,6 +47,7 @@ pub enum Order {
     /// Jobs run before all other jobs of the backbone, and each job has a single lease. Disk space is freed after each
     /// job, because the next one may write as many bytes.
     First,
+    /// Jobs run in parallel with each other, after the backbone's jobs with order `First`.
     Then,
     /// Jobs run while no other job is running. If one variant is missing, all variants run again. Workers never run
     /// these jobs. The string states why.

@@ -76,17 +76,17 @@ fn decode_overhead_rows(config: &Config, sequences: usize) -> f64 {
 /// Estimates the cost of timing a cohort, in which each variant runs separately. If any latency is missing (`left`),
 /// the whole cohort is timed again. Rounds added because of noise are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
-    let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
+    let pass_flops = |length: usize| separate_flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
         + prompt.decode.map_or(0.0, |new| {
             let extra_rows = decode_overhead_rows(config, prompt.batch) * new as f64;
-            pass_flops(prompt.length + new) + flops(config, all, extra_rows as usize, 1)
+            pass_flops(prompt.length + new) + separate_flops(config, all, extra_rows as usize, 1)
         });
     let rounds = count_passes(1, Rounds::PAPER) as f64 * pass;
     Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
 }
 
-fn flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
+fn separate_flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
     all.flops(config, &Load::windows(tokens, length)).separate
 }
 
@@ -140,8 +140,8 @@ pub(crate) fn describe_retime(backbones: &[BackbonePlan]) -> String {
 pub const GROUP: Group = Group {
     kind: WorkKind::Time,
     count: |backbone| backbone.latencies.len(),
-    label,
-    lease_name: label,
+    label: job_label,
+    lease_name: job_label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
     produced: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // No memory is reserved, because running out of memory is recorded as a result.
@@ -151,7 +151,7 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-fn label(backbone: &BackbonePlan, position: usize) -> String {
+fn job_label(backbone: &BackbonePlan, position: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
@@ -169,7 +169,7 @@ fn make(
 ) -> Result<JobStatus> {
     let JobContext { run, models, programs } = *job_context;
     let latency = backbone.latencies[position];
-    let label = label(backbone, position);
+    let label = job_label(backbone, position);
     let lease = coordination::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
     if !run.settings.retime
         && backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)).all(|variant| {

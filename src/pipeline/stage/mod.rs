@@ -154,14 +154,14 @@ impl Stage {
         Self::for_kind(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }
 
-    /// Verifies the payloads of an object that a run uses. `loaded` indicates whether an object derived from it is
+    /// Verifies the payloads of an object that a run uses. `is_needed` indicates whether an object derived from it is
     /// missing.
     ///
     /// # Errors
     /// Fails if the object is damaged.
-    pub fn check(&self, object: &StoredObject, loaded: bool) -> Result<()> {
+    pub fn check(&self, object: &StoredObject, is_needed: bool) -> Result<()> {
         match self.check {
-            Check::Only(payload) if !loaded => object.read(payload).map(drop),
+            Check::Only(payload) if !is_needed => object.read(payload).map(drop),
             Check::Whole | Check::Only(_) => object.verify(),
             Check::Never => Ok(()),
         }

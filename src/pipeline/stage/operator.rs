@@ -110,11 +110,11 @@ impl CalibrationInputs {
 /// operators. `all` contains the cost of solving each variant, and `missing` the cost of solving each variant that is
 /// not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
-    let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
+    let [all_flops, missing_flops] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
-        separate: all.len() as f64 * pass + every,
-        shared: pass + every,
-        left: if missing.is_empty() { 0.0 } else { pass + left },
+        separate: all.len() as f64 * pass + all_flops,
+        shared: pass + all_flops,
+        left: if missing.is_empty() { 0.0 } else { pass + missing_flops },
         disk: missing.len() as u64 * matrix_bytes(config),
         inodes: 0,
     }
@@ -123,10 +123,10 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
 /// Estimates the FLOPs for fitting and measuring one operator for each of `spans` spans. Each operator is fitted on
 /// `fitted` sequences of `load`.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
-    let c = config.hidden as f64;
+    let channels = config.hidden as f64;
     let tokens = load.tokens as f64;
-    let product = 2.0 * tokens * c * c * F64_COST;
-    let measured = METRIC_FLOPS_PER_VALUE * tokens * c
+    let product = 2.0 * tokens * channels * channels * F64_COST;
+    let measured = METRIC_FLOPS_PER_VALUE * tokens * channels
         + match recovery.target() {
             RepairTarget::Nothing => 0.0,
             RepairTarget::Branch | RepairTarget::Stream => product,
@@ -210,9 +210,9 @@ pub fn store(
     results: &[BoundaryResult],
     operators: &[(String, Vec<u8>)],
 ) -> Result<()> {
-    let figures = encode_results(results)?;
+    let encoded_results = encode_results(results)?;
     let payloads = operators.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
-    let payloads: Vec<(&str, &[u8])> = payloads.chain([(RESULTS_FILE, figures.as_slice())]).collect();
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(RESULTS_FILE, encoded_results.as_slice())]).collect();
     store.put(key, seconds, &payloads).map(drop)
 }
 
@@ -221,10 +221,10 @@ pub fn store(
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite.
 pub(super) fn encode_results(results: &[BoundaryResult]) -> Result<Vec<u8>> {
-    let figures = to_json(&results)?;
+    let encoded = to_json(&results)?;
     // JSON writes non-finite numbers as `null`, which cannot be read back.
-    match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
-        Ok(_) => Ok(figures),
+    match serde_json::from_slice::<Vec<BoundaryResult>>(&encoded) {
+        Ok(_) => Ok(encoded),
         Err(_) => {
             Err(Error::job("the repair produced non-finite values")
                 .hint("reduce the learning rate, or use another method"))
@@ -253,13 +253,13 @@ pub fn read_matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
 /// # Errors
 /// Fails if the object is damaged.
 pub fn read_program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
-    let misfit =
+    let mismatch_error =
         || Error::damaged("a stored operator does not match its record").at(artifact.folder().display().to_string());
     let program = build_program(layers, &selection.removed, &read_results(artifact)?, |index, key| {
         let operator = load_operator(artifact, index)?;
-        if operator.key() == key { Ok(operator) } else { Err(misfit()) }
+        if operator.key() == key { Ok(operator) } else { Err(mismatch_error()) }
     });
-    program?.ok_or_else(misfit)
+    program?.ok_or_else(mismatch_error)
 }
 
 /// Builds the program for a repaired cut. `operator` returns the operator that belongs to a result, given the index and

@@ -58,12 +58,12 @@ fn make(
         }
     }
     let label = (GROUP.label)(backbone, index);
-    let program = |key: &Key| program(run, programs, backbone, &variants, key);
+    let program = |key: &Key| load_program(run, programs, backbone, &variants, key);
     let (text, begun) = match resume_state.take() {
         Some((text, scoring)) => (text, Some(scoring)),
         None => (tokens::load_tokens(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
     };
-    let (step, scoring) = {
+    let (status, scoring) = {
         let eval_set = &*text.eval_set(backbone, &evaluation.target)?;
         let journal = evaluation.journal.clone();
         let label = &*label;
@@ -80,10 +80,10 @@ fn make(
         };
         (job.advance(&mut scoring)?, scoring)
     };
-    if step == JobStatus::Contended {
+    if status == JobStatus::Contended {
         *resume_state = Some((text, scoring));
     }
-    Ok(step)
+    Ok(status)
 }
 
 /// Stores the scores on a subset for the variants whose scores on the complete evaluation are already stored. This is
@@ -139,8 +139,8 @@ fn reuse_full_scores(
     Ok(true)
 }
 
-/// Reports the perplexities and accuracies (in percent) of the given variants. Scores that cannot be read are ignored,
-/// because damage is reported when the results are read.
+/// Reports the perplexities and accuracies (in percent) of the given variants. Scores that cannot be read are skipped,
+/// because damaged objects are reported when the results are read.
 fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     if let Ok(answer_key) = AnswerKey::read(evaluation, run.store) {
@@ -192,7 +192,7 @@ fn reported_value(
 }
 
 /// Returns the program of the variant with the given score key. If there is none, records that the cell failed.
-fn program(
+fn load_program(
     run: &RunContext<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,

@@ -1,4 +1,4 @@
-//! Outputs of the dense backbone on a text, as the teacher for training: the most likely tokens and their logits.
+//! Outputs of the dense backbone on a text, which is the teacher for training: the most likely tokens and their logits.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -36,13 +36,14 @@ const TOP_K_FLOPS_PER_LOGIT: f64 = 1400.0;
 
 /// Estimates the number of FLOPs for a pass that computes the output head, selects the top tokens, and stores them and
 /// the residual stream.
-pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
+pub(super) fn pass_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + TOP_K_FLOPS_PER_LOGIT * (load.tokens * config.vocab) as f64
-        + FLOPS_PER_KEPT_BYTE * read_bytes(config, load.tokens) as f64
+        + FLOPS_PER_KEPT_BYTE * output_bytes(config, load.tokens) as f64
 }
 
-pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
+/// Returns the size in bytes of the stored residual stream, top tokens and logits for the given number of tokens.
+pub(super) fn output_bytes(config: &Config, tokens: usize) -> u64 {
     ((4 * config.hidden + 8 * Finetune::TOP_TOKENS) * tokens) as u64
 }
 
@@ -118,16 +119,16 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
             return Ok(());
         }
         let load = Load::windows(left.iter().map(|&at| self.shards[at].len() * length).sum(), length);
-        let flops = read_flops(&text.backbone.config, &load);
+        let flops = pass_flops(&text.backbone.config, &load);
         let id = text.run.start(text.guard.name(), &text.label, load.tokens, 0, flops);
         while !left.is_empty() {
-            let mut others = Vec::new();
+            let mut contended = Vec::new();
             for at in left {
                 if !self.complete_shard(id, at, tail)? {
-                    others.push(at);
+                    contended.push(at);
                 }
             }
-            left = others;
+            left = contended;
             if !left.is_empty() {
                 text.run.back_off()?;
             }
@@ -205,7 +206,8 @@ impl TrainingData {
         self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
     }
 
-    pub(super) fn teacher(&self, sequence: usize) -> Result<TopTokens> {
+    /// Returns the teacher's top tokens at all positions of a sequence.
+    pub(super) fn top_tokens(&self, sequence: usize) -> Result<TopTokens> {
         let at = self
             .shards
             .iter()

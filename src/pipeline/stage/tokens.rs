@@ -32,7 +32,7 @@ pub(crate) use make::{load_full_tokens, load_tokens, load_windows, tokenize_miss
 // themselves are unchanged.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
-/// Stage of tokens. They are verified completely, because they are used to evaluate results.
+/// Stage of tokens. All payloads are verified before use, because scores are computed from them.
 pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
@@ -86,7 +86,7 @@ fn encode_ids(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-fn ids(artifact: &StoredObject) -> Result<Vec<u32>> {
+fn read_ids(artifact: &StoredObject) -> Result<Vec<u32>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
 }
 
@@ -112,8 +112,8 @@ fn put_payloads(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u
 pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     let WindowsRecord { length, corpus_tokens, bytes, starts } = from_json(artifact, WINDOWS)?;
     let starts: Vec<Start> = starts.into_iter().map(|(document, token)| Start { document, token }).collect();
-    let windows = Windows { ids: ids(artifact)?, length, starts, corpus_tokens, bytes };
-    check(artifact, windows.length > 0 && windows.ids.len() == windows.length * windows.count())?;
+    let windows = Windows { ids: read_ids(artifact)?, length, starts, corpus_tokens, bytes };
+    check_record(artifact, windows.length > 0 && windows.ids.len() == windows.length * windows.count())?;
     Ok(windows)
 }
 
@@ -126,8 +126,8 @@ pub fn extent(artifact: &StoredObject) -> Result<(usize, usize, usize)> {
     Ok((starts.len(), corpus_tokens, bytes))
 }
 
-fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
-    if fits {
+fn check_record(artifact: &StoredObject, is_consistent: bool) -> Result<()> {
+    if is_consistent {
         return Ok(());
     }
     Err(Error::damaged("stored tokens do not match their record").at(artifact.folder().display().to_string()))
@@ -140,23 +140,24 @@ pub struct TaskTokens {
     ranges: Vec<Vec<[Range<usize>; 2]>>,
 }
 
-/// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. Also stores the named
-/// payload that is needed to evaluate the answers.
+/// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. `answer_key` is the name
+/// and content of the payload with which answers are scored.
 fn store_requests(
     to: request_tokens::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
-    judged_by: (&str, Vec<u8>),
+    answer_key: (&str, Vec<u8>),
     seconds: f64,
 ) -> Result<()> {
-    let tokens = TaskTokens { ranges: ranges(lengths), ids };
+    let tokens = TaskTokens { ranges: ranges_from_lengths(lengths), ids };
     let eval_set = MultipleChoiceEval::new(tokens.choices(), &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads =
-        [(IDS, encode_ids(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, encode_load(&load))];
+        [(IDS, encode_ids(&tokens.ids)), (REQUESTS, to_json(lengths)?), answer_key, (LOAD, encode_load(&load))];
     put_payloads(to.store, to.key, seconds, &payloads)
 }
 
-fn ranges(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
+/// Converts the lengths of inputs and continuations into consecutive ranges of token ids.
+fn ranges_from_lengths(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
     let mut at = 0;
     let mut next = |length: usize| {
         at += length;
@@ -175,9 +176,9 @@ impl TaskTokens {
     /// Fails if the object is damaged.
     pub fn read(artifact: &StoredObject) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
-        let tokens = Self { ids: ids(artifact)?, ranges: ranges(&lengths) };
+        let tokens = Self { ids: read_ids(artifact)?, ranges: ranges_from_lengths(&lengths) };
         let end = tokens.ranges.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
-        check(artifact, end == tokens.ids.len())?;
+        check_record(artifact, end == tokens.ids.len())?;
         Ok(tokens)
     }
 
@@ -321,8 +322,14 @@ impl Prompts {
         GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
     }
 
-    /// Stores the prompts, together with additional payloads.
-    pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
+    /// Stores the prompts in one object with the given additional payloads.
+    pub(super) fn store(
+        &self,
+        store: &Store,
+        key: &Key,
+        extra_payloads: Vec<(&str, Vec<u8>)>,
+        seconds: f64,
+    ) -> Result<()> {
         let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
             prompts: self.prompts.iter().map(|prompt| (prompt.identity.clone(), prompt.ids.len())).collect(),
@@ -337,7 +344,7 @@ impl Prompts {
         let eval_set = self.eval_set();
         let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
         let files = [(IDS, encode_ids(&all)), (PROMPTS, to_json(&record)?), (LOAD, encode_load(&load))];
-        put_payloads(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
+        put_payloads(store, key, seconds, &files.into_iter().chain(extra_payloads).collect::<Vec<_>>())
     }
 
     /// Reads stored prompts. `cache_bytes` limits the size of the KV cache.
@@ -347,8 +354,8 @@ impl Prompts {
     pub(super) fn read(object: &StoredObject, tokenizer: Tokenizer, cache_bytes: u64) -> Result<Self> {
         let PromptsRecord { prompts, max_new_tokens, context, stops, end_of_text, processors, sampling } =
             from_json(object, PROMPTS)?;
-        let ids = ids(object)?;
-        check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
+        let ids = read_ids(object)?;
+        check_record(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
         let mut rest = ids.as_slice();
         let prompts = prompts.into_iter().map(|(identity, length)| {
             let (head, later) = rest.split_at(length);

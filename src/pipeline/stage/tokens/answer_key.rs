@@ -93,6 +93,7 @@ impl Documents {
         Task::with_documents(definition.clone(), self.rows.clone())
     }
 
+    /// Iterates over the documents, and returns for each the range of its texts among all scored texts.
     pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
         self.counts.iter().scan(0, |at, count| {
             *at += count;
@@ -116,11 +117,11 @@ impl Documents {
         Ok(each.collect())
     }
 
-    fn check_count(&self, answers: usize, called: &str, error: Error) -> Result<()> {
+    fn check_count(&self, answers: usize, unit: &str, error: Error) -> Result<()> {
         let texts = self.counts.iter().sum::<usize>();
         match answers == texts {
             true => Ok(()),
-            false => Err(error.expected(format!("{texts} {called}")).found(answers.to_string())),
+            false => Err(error.expected(format!("{texts} {unit}")).found(format!("{answers} {unit}"))),
         }
     }
 

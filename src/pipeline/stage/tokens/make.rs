@@ -46,27 +46,27 @@ pub(crate) fn tokenize_missing(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let look = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
+    let find_all_missing = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
         let all = backbones.iter().map(|backbone| (backbone, find_missing(backbone, store, reporter)));
         all.filter(|(_, wanted)| !wanted.is_empty()).collect()
     };
-    if look().is_empty() {
+    if find_all_missing().is_empty() {
         return Ok(());
     }
     // Use a single lease for all texts. With one lease per text, a thread could deadlock with itself.
     let _lease = coordination::lease(store, "tokenising", "tokenizing", reporter, stop)?;
     // Another process may have computed the tokens in the meantime.
-    let missing = look();
+    let missing = find_all_missing();
     if missing.is_empty() {
         return Ok(());
     }
     let each = missing.iter().flat_map(|(backbone, wanted)| wanted.iter().map(|(_, what)| (*backbone, *what)));
     let sources = Sources::read(given, each)?;
     let wanted = missing.iter().flat_map(|(_, wanted)| wanted);
-    for text in sources.notes_of_single_rows(given, wanted)? {
+    for text in sources.single_row_notes(given, wanted)? {
         reporter.event(Event::Note { text });
     }
-    for text in sources.notes_of_unlabeled() {
+    for text in sources.unlabeled_notes() {
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
@@ -107,7 +107,7 @@ pub(crate) fn load_full_tokens(
     target: &EvalTarget,
     key: &Key,
 ) -> Result<Text> {
-    load_or_remake(run, backbone, key, |artifact: &StoredObject| match target {
+    load_or_tokenize(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
         EvalTarget::Task(task) if run.grid.task(task).is_generative() => {
             let tokenizer = load_tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
@@ -119,10 +119,10 @@ pub(crate) fn load_full_tokens(
 }
 
 pub(crate) fn load_windows(run: &RunContext<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
-    load_or_remake(run, backbone, key, read_windows)
+    load_or_tokenize(run, backbone, key, read_windows)
 }
 
-fn load_or_remake<T>(
+fn load_or_tokenize<T>(
     run: &RunContext<'_>,
     backbone: &BackbonePlan,
     key: &Key,
@@ -239,13 +239,14 @@ impl Sources {
         Ok(sources)
     }
 
-    fn notes_of_unlabeled(&self) -> Vec<String> {
+    /// Returns notes about tasks with documents that have no correct answer.
+    fn unlabeled_notes(&self) -> Vec<String> {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabeled()?))).collect()
     }
 
     /// Returns notes about texts that have only one row although their rule joins rows. Published perplexities on
     /// WikiText-2 are computed on joined rows.
-    fn notes_of_single_rows<'a>(
+    fn single_row_notes<'a>(
         &self,
         given: GridInputs<'_>,
         wanted: impl Iterator<Item = &'a WantedTokens<'a>>,
@@ -318,7 +319,7 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
         TokensSource::Calibration(calibration)
             if given.grid.corpora[&calibration.corpus].rule.parse::<WindowRule>()?.joins_rows() =>
         {
-            note_of_overlap(calibration, &windows)
+            overlap_note(calibration, &windows)
         }
         TokensSource::Calibration(_) | TokensSource::Evaluation(_) => None,
     })
@@ -328,13 +329,14 @@ fn seconds_since(started: &Instant) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<String> {
+/// Returns a note if a calibration draws at least twice as many tokens as its text contains.
+fn overlap_note(calibration: &Calibration, windows: &Windows) -> Option<String> {
     let Calibration { corpus, sequences, length, .. } = calibration;
     let drawn = sequences.saturating_mul(*length);
-    let fold = drawn.checked_div(windows.corpus_tokens)?;
-    (fold > 1).then(|| {
+    let repeats = drawn.checked_div(windows.corpus_tokens)?;
+    (repeats > 1).then(|| {
         format!(
-            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}, each about {fold} times",
+            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}, each about {repeats} times",
             windows.corpus_tokens
         )
     })

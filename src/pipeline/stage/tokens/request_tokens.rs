@@ -87,13 +87,14 @@ pub(super) fn store_task(to: TokensTarget<'_>, used: &EvalTask, task: &Task, sec
     let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
     let mut lengths = Vec::new();
-    let mut rest = all.as_slice();
-    while !rest.is_empty() {
+    let mut remaining = all.as_slice();
+    while !remaining.is_empty() {
         // Windows and the documents of built-in tasks are scored one by one, because they share no few-shot examples or
         // other prefix.
-        let (now, later) = rest.split_at(if windows || builtin.is_some() { 1 } else { shared_document_count(rest) });
-        rest = later;
-        let joined = append_ids(&mut ids, now.iter().flatten());
+        let count = if windows || builtin.is_some() { 1 } else { shared_document_count(remaining) };
+        let (group, later) = remaining.split_at(count);
+        remaining = later;
+        let joined = append_ids(&mut ids, group.iter().flatten());
         match windows {
             true => lengths.extend(joined.into_iter().map(|length| vec![length])),
             false => lengths.push(joined),
@@ -171,9 +172,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     if max_tokens >= context {
         return Err(Error::bad_input("the context is too short for a prompt and the new tokens")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer than {context} new tokens (context length of the backbone)"))
+            .expected(format!("fewer than {context} new tokens (the context length)"))
             .found(format!("{max_tokens} new tokens"))
-            .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
+            .hint("set a smaller `max_gen_toks` in `generation_kwargs` of the definition"));
     }
     let all: Vec<Result<Vec<u32>>> = requests
         .par_iter()
