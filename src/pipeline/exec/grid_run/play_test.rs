@@ -45,7 +45,7 @@ const LARGE: GridDimensions = GridDimensions {
     scale: 256,
 };
 
-/// Simulated hardware: 200 TFLOP/s, and 8 s to load 16 GB of weights at 2 GB/s.
+/// Simulated hardware: 200 TFLOP/s, and 8 s to load 16 GB of weights.
 const FLOPS: f64 = 200e12;
 const LOADING_TIME: Duration = Duration::from_secs(8);
 
@@ -65,7 +65,9 @@ struct SimulationResult {
     server: Arc<Server>,
     /// Time until the last worker finished.
     took: Duration,
+    /// Computing time in seconds, summed over all workers. Includes work that was discarded.
     computed: f64,
+    /// Number of times that a backbone was loaded.
     loaded: usize,
     deaths: usize,
     preemptions: usize,
@@ -104,7 +106,7 @@ impl SimulatedGrid {
     }
 
     /// Returns the total time for the plan in seconds, as estimated by the cost model.
-    fn planned(&self, server: &Arc<Server>) -> f64 {
+    fn planned_seconds(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store =
             Store::open_on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::STORE_WORDS);
@@ -114,8 +116,8 @@ impl SimulatedGrid {
         estimate.jobs.iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// Returns the estimated number of FLOPs for solving each operator, by key hash.
-    fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
+    /// Returns the estimated number of FLOPs for solving each operator, by the hash of the operator's key.
+    fn solve_flops_by_key(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
         let solves = plan.variants().filter_map(|(_, variant)| {
@@ -126,7 +128,7 @@ impl SimulatedGrid {
         solves.collect()
     }
 
-    fn play(&self, workers: usize, rates: FailureRates) -> SimulationResult {
+    fn simulate(&self, workers: usize, rates: FailureRates) -> SimulationResult {
         let server = Arc::<Server>::default();
         let plan = self.plan(&server);
         let totals = Arc::<Totals>::default();
@@ -146,8 +148,9 @@ impl SimulatedGrid {
                     totals: Arc::clone(&totals),
                 };
                 let machine = machines.fetch_add(1, Relaxed);
-                let process = WorkerProcess::new(Arc::new(pace), &server, machine, rates, self.solves(&plan));
-                if self.work(&plan, &process, &mut draws) {
+                let process =
+                    WorkerProcess::new(Arc::new(pace), &server, machine, rates, self.solve_flops_by_key(&plan));
+                if self.run_process(&plan, &process, &mut draws) {
                     break;
                 }
                 time.sleep(worker, RESTART_DELAY);
@@ -164,14 +167,14 @@ impl SimulatedGrid {
     }
 
     /// Runs one worker process. Returns whether it found no work left.
-    fn work(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut RandomDraws) -> bool {
+    fn run_process(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut RandomDraws) -> bool {
         let WorkerProcess { disk, pace, stop, rates, .. } = process;
-        let _preempted = process.at_random(draws, rates.preempted, process.preemption());
-        let _killed = process.at_random(draws, rates.killed, process.kill());
-        let _halted = process.at_random(draws, rates.halted, process.pause());
+        let _preempted = process.schedule_failure(draws, rates.preempted, process.preemption());
+        let _killed = process.schedule_failure(draws, rates.killed, process.kill());
+        let _halted = process.schedule_failure(draws, rates.halted, process.pause());
         let done = {
             let store = Store::open_on(Arc::<Client>::clone(disk), Path::new(ROOT), stage::STORE_WORDS);
-            self.grid_of(plan, &store, pace, stop)
+            self.run_worker(plan, &store, pace, stop)
         };
         match done {
             Ok(()) => true,
@@ -187,7 +190,7 @@ impl SimulatedGrid {
         }
     }
 
-    fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
+    fn run_worker(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
         let recorder = Recorder::for_worker(&self.grid, store, &FailureReporter)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
@@ -214,10 +217,10 @@ impl Reporter for FailureReporter {
 }
 
 /// Reads the payloads of all objects in the plan. Every simulation must produce the same payloads.
-fn results(stage: &SimulatedGrid, played: &SimulationResult) -> Vec<(PathBuf, Vec<u8>)> {
-    let plan = stage.plan(&played.server);
+fn read_results(grid: &SimulatedGrid, result: &SimulationResult) -> Vec<(PathBuf, Vec<u8>)> {
+    let plan = grid.plan(&result.server);
     let store =
-        Store::open_on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
+        Store::open_on(Client::new(&result.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let ghostlab_store::Lookup::Intact(artifact) = store.get(key) else { panic!("not intact: {}", key.short()) };
@@ -235,29 +238,29 @@ const SMALL: GridDimensions =
 
 #[test]
 fn several_workers_match_one_worker_without_duplicate_work() {
-    let stage = SimulatedGrid::new(SMALL);
-    let alone = stage.play(1, FailureRates::default());
-    let planned = stage.planned(&alone.server);
+    let grid = SimulatedGrid::new(SMALL);
+    let alone = grid.simulate(1, FailureRates::default());
+    let planned = grid.planned_seconds(&alone.server);
     // The estimate is slightly too high, because it assumes a full pass and separate steps for folded maps.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
-    let expected = results(&stage, &alone);
+    let expected = read_results(&grid, &alone);
     for workers in [2, 5] {
-        let played = stage.play(workers, FailureRates::default());
-        assert!(results(&stage, &played) == expected, "{workers} workers produce different results");
-        assert!((played.computed - alone.computed).abs() < 1e-3 * planned, "{workers} workers did work twice");
-        assert_eq!(played.server.stolen_leases(), 0);
+        let result = grid.simulate(workers, FailureRates::default());
+        assert!(read_results(&grid, &result) == expected, "{workers} workers produce different results");
+        assert!((result.computed - alone.computed).abs() < 1e-3 * planned, "{workers} workers did work twice");
+        assert_eq!(result.server.stolen_leases(), 0);
         for folder in ["claims", "processes", "journals", "drafts", "attempts"] {
-            assert!(played.server.names(&Path::new(ROOT).join(folder)).is_empty(), "{workers}: {folder}");
+            assert!(result.server.names(&Path::new(ROOT).join(folder)).is_empty(), "{workers}: {folder}");
         }
     }
 }
 
 #[test]
 fn preflight_surveys_and_estimates_once() {
-    let stage = SimulatedGrid::new(SMALL);
+    let grid = SimulatedGrid::new(SMALL);
     let server = Arc::<Server>::default();
-    let plan = stage.plan(&server);
+    let plan = grid.plan(&server);
     let store = Store::open_on(Client::new(&server, Network::default(), 1), Path::new(ROOT), stage::STORE_WORDS);
     let before = (SURVEYS.get(), ESTIMATES.get());
     let stop = AtomicBool::new(false);
@@ -270,40 +273,40 @@ fn preflight_surveys_and_estimates_once() {
 
 #[test]
 fn paused_workers_do_not_remove_leases_of_others() {
-    let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
-    let expected = results(&stage, &stage.play(1, FailureRates::default()));
+    let grid = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
+    let expected = read_results(&grid, &grid.simulate(1, FailureRates::default()));
     let mut stolen_leases = 0;
     for seed in 1..=4 {
         // At this rate, each worker is paused about every two minutes.
-        let played = stage.play(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
-        assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another process's lease");
+        let result = grid.simulate(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
+        assert!(read_results(&grid, &result) == expected, "seed {seed}: the result differs");
+        assert_eq!(result.server.removed(), 0, "seed {seed}: a resumed process removed another process's lease");
         for folder in ["claims", "processes", "journals", "drafts", "uses"] {
-            let left = played.server.names(&Path::new(ROOT).join(folder));
+            let left = result.server.names(&Path::new(ROOT).join(folder));
             assert!(left.is_empty(), "seed {seed}: {folder} has {left:?}");
         }
-        stolen_leases += played.server.stolen_leases();
+        stolen_leases += result.server.stolen_leases();
     }
     assert!(stolen_leases > 0, "no process was paused during its work");
 }
 
 #[test]
 fn results_survive_faulty_network_and_dying_workers() {
-    let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
-    let alone = stage.play(1, FailureRates::default());
-    let expected = results(&stage, &alone);
+    let grid = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
+    let alone = grid.simulate(1, FailureRates::default());
+    let expected = read_results(&grid, &alone);
     for seed in 1..=3 {
         let network = Network { cache: 60, lies: 5 };
         // At these rates, each worker is interrupted about every three minutes and killed about every six minutes.
-        let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
-        assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.stolen_leases(), 0, "seed {seed}: the lease of a live process was stolen");
-        let times = played.computed / alone.computed;
+        let result = grid.simulate(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
+        assert!(read_results(&grid, &result) == expected, "seed {seed}: the result differs");
+        assert_eq!(result.server.stolen_leases(), 0, "seed {seed}: the lease of a live process was stolen");
+        let times = result.computed / alone.computed;
         println!(
             "seed {seed}: {times:.2} times the work; {} deaths, {} preemptions; {:.0} s, {:.0} s with one worker",
-            played.deaths,
-            played.preemptions,
-            played.took.as_secs_f64(),
+            result.deaths,
+            result.preemptions,
+            result.took.as_secs_f64(),
             alone.took.as_secs_f64()
         );
         // A worker may score a text again, because it caches its listing of the store for up to a minute and may not
@@ -320,32 +323,32 @@ fn workers_share_backbones_with_little_waste() {
     for play in requested.as_deref().unwrap_or("6/3").split(',') {
         let (workers, backbones) = play.split_once('/').unwrap_or((play, "73"));
         let [workers, backbones] = [workers, backbones].map(|text| text.parse().unwrap());
-        let stage = SimulatedGrid::new(GridDimensions { backbones, ..LARGE });
+        let grid = SimulatedGrid::new(GridDimensions { backbones, ..LARGE });
         let began = Instant::now();
         let rates = FailureRates { preempted: 1.0, killed: 1.0, seed: 1, ..FailureRates::default() };
-        let played = stage.play(workers, rates);
+        let result = grid.simulate(workers, rates);
         println!(
             "{workers} workers: {:.0} s, computed {:.0} s, loaded {}, {} operations, {} deaths, {} preemptions; took {:.0} s",
-            played.took.as_secs_f64(),
-            played.computed,
-            played.loaded,
-            played.server.operations(),
-            played.deaths,
-            played.preemptions,
+            result.took.as_secs_f64(),
+            result.computed,
+            result.loaded,
+            result.server.operations(),
+            result.deaths,
+            result.preemptions,
             began.elapsed().as_secs_f64()
         );
-        played.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
-        assert_eq!(played.server.stolen_leases(), 0);
+        result.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
+        assert_eq!(result.server.stolen_leases(), 0);
         if requested.is_none() {
             // Without failures, no work is repeated.
-            let alone = stage.play(1, FailureRates::default());
-            assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");
-            assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
-            let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
+            let alone = grid.simulate(1, FailureRates::default());
+            assert!(read_results(&grid, &alone) == read_results(&grid, &result), "the result differs");
+            assert!(result.computed < 1.02 * alone.computed, "{} s of {}", result.computed, alone.computed);
+            let speed = alone.took.as_secs_f64() / result.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
             // Workers do not read each other's scores. The number of file operations therefore grows only with the
             // work.
-            let [one, six] = [&alone, &played].map(|run| run.server.operations());
+            let [one, six] = [&alone, &result].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }
     }

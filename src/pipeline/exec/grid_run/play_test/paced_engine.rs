@@ -37,7 +37,8 @@ impl ResidualStream for SyntheticStream {
     }
 }
 
-fn made_up(id: u32, position: usize, node: usize, channel: usize) -> f32 {
+/// Returns a pseudorandom value in `[-0.4, 0.6)`.
+fn synthetic_value(id: u32, position: usize, node: usize, channel: usize) -> f32 {
     let mixed = (u64::from(id) << 40) ^ ((position as u64) << 24) ^ ((node as u64) << 12) ^ channel as u64;
     let mixed = mixed.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.4
@@ -66,7 +67,7 @@ impl Engine for PacedEngine {
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
-        self.pace.pass(trie, parts);
+        self.pace.simulate_pass(trie, parts);
         seconds.fill(1.0);
         Ok(parts
             .iter()
@@ -75,7 +76,7 @@ impl Engine for PacedEngine {
                     .targets
                     .iter()
                     .map(|target| Prediction {
-                        log_probability: made_up(target.token, target.row, 0, 0) - 1.0,
+                        log_probability: synthetic_value(target.token, target.row, 0, 0) - 1.0,
                         is_greedy: true,
                     })
                     .collect();
@@ -85,14 +86,14 @@ impl Engine for PacedEngine {
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        self.pace.pass(trie, batches);
+        self.pace.simulate_pass(trie, batches);
         for &node in trie.path(0) {
             for (index, batch) in batches.iter().enumerate() {
                 let rows = batch
                     .ids
                     .iter()
                     .enumerate()
-                    .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| made_up(id, position, node, c)))
+                    .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| synthetic_value(id, position, node, c)))
                     .collect();
                 observer.after_step(index, node, &SyntheticStream(rows))?;
             }

@@ -49,18 +49,19 @@ pub(super) struct WorkerProcess {
 type Failure = Box<dyn FnMut() + Send>;
 
 impl WorkerProcess {
-    /// Creates a simulated process. Storing an operator takes as long as solving it would.
+    /// Creates a simulated process. Storing an operator takes as long as solving it would. `solve_flops` contains the
+    /// cost of solving each operator, by the hash of the operator's key.
     pub(super) fn new(
         pace: Arc<Pace>,
         server: &Arc<Server>,
         machine: usize,
         rates: FailureRates,
-        solves: BTreeMap<String, f64>,
+        solve_flops: BTreeMap<String, f64>,
     ) -> Self {
         let solving = Arc::clone(&pace);
         let on_write = move |path: &Path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
+            if let Some(flops) = solve_flops.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
                 solving.spend(flops / FLOPS);
             }
         };
@@ -69,12 +70,12 @@ impl WorkerProcess {
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
-    /// Schedules a failure at a random time, at a rate of `percent` failures per 100 processes per hour.
-    pub(super) fn at_random(&self, draws: &mut RandomDraws, percent: f64, failure: Failure) -> Option<Timer> {
-        if percent == 0.0 {
+    /// Schedules a failure at a random time, at a rate of `rate` failures per 100 processes per hour.
+    pub(super) fn schedule_failure(&self, draws: &mut RandomDraws, rate: f64, failure: Failure) -> Option<Timer> {
+        if rate == 0.0 {
             return None;
         }
-        let hours = -(1.0 - draws.unit()).ln() * 100.0 / percent;
+        let hours = -(1.0 - draws.unit()).ln() * 100.0 / rate;
         Some(self.pace.time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), failure))
     }
 
@@ -114,6 +115,7 @@ impl WorkerProcess {
     }
 }
 
+/// Virtual clock of a worker. It advances by the time that the work would take on the simulated hardware.
 pub(super) struct Pace {
     /// Whether the machine is down.
     pub(super) down: AtomicBool,
@@ -137,13 +139,15 @@ impl Pace {
         }
     }
 
+    /// Advances the virtual clock by the given computing time, and adds the time to the totals.
     pub(super) fn spend(&self, seconds: f64) {
         let before = self.time.now();
         self.wait(Duration::from_secs_f64(seconds));
         self.totals.computed.fetch_add((self.time.now() - before).as_micros() as u64, Relaxed);
     }
 
-    pub(super) fn pass(&self, trie: &Trie, batches: &[Batch]) {
+    /// Advances the virtual clock by the estimated time of a forward pass over the batches.
+    pub(super) fn simulate_pass(&self, trie: &Trie, batches: &[Batch]) {
         let flops = batches.iter().map(|batch| {
             let load = Load {
                 tokens: batch.tokens() * self.scale,
@@ -160,6 +164,7 @@ impl Pace {
 pub(super) struct RandomDraws(pub(super) u64);
 
 impl RandomDraws {
+    /// Returns a random number in `[0, 1)`.
     pub(super) fn unit(&mut self) -> f64 {
         for _ in 0..3 {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
