@@ -21,7 +21,8 @@ impl Results {
         }
     }
 
-    /// Returns notes about calibration seeds, criteria that remove the same layers, and overlapping windows.
+    /// Returns notes about averages over calibration seeds, criteria that remove the same layers, and overlapping
+    /// windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())
@@ -36,7 +37,7 @@ impl Results {
     pub fn aggregate_seeds(&self) -> Self {
         let cells = group_by_key(self.cells.iter().enumerate().map(|(index, cell)| {
             let (settings, _) = split_seed(&cell.settings);
-            // A cell without a seed is a group of its own.
+            // A cell without a seed is not merged with any other cell.
             ((settings.is_none().then_some(index), settings), cell)
         }));
         Self { cells: cells.iter().map(|(_, all)| merge_cells(all)).collect(), protocols: self.protocols.clone() }
@@ -90,14 +91,14 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
     let (Some(rest), _) = split_seed(&first.settings) else { return first.clone() };
-    let seeds = all.iter().map(seed_text).collect::<Vec<_>>().join(",");
+    let seeds = all.iter().map(format_seed).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
     if removed.len() > 1 {
-        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed_text(cell)));
+        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, format_seed(cell)));
         notes.push(format!("removed layers differ: {}", each.collect::<Vec<_>>().join(", ")));
     }
-    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed_text(cell), cell.failure.as_ref()?)));
+    let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", format_seed(cell), cell.failure.as_ref()?)));
     let failed: Vec<String> = failed.collect();
     let failure = (failed.len() == all.len()).then(|| failed.join("; "));
     if failure.is_none() {
@@ -123,7 +124,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     }
 }
 
-fn seed_text(cell: &&CellSummary) -> String {
+fn format_seed(cell: &&CellSummary) -> String {
     split_seed(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 

@@ -30,20 +30,20 @@ pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 /// Fails with exit code 3 if the file cannot be written.
 pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     write_atomically(path, |file| {
-        let unwritten = |error: csv::Error| match error.into_kind() {
+        let csv_error = |error: csv::Error| match error.into_kind() {
             csv::ErrorKind::Io(error) => Error::io("write", path, &error),
-            other => Error::job("cannot write the results as CSV or Parquet")
-                .at(path.display().to_string())
-                .found(format!("{other:?}")),
+            other => {
+                Error::job("cannot write the results as CSV").at(path.display().to_string()).found(format!("{other:?}"))
+            }
         };
         // The fields are already quoted: an empty string is `""`, and a missing value is an empty field.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
         let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
-        writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
+        writer.serialize(heads.collect::<Vec<_>>()).map_err(csv_error)?;
         for row in 0..frame.height() {
             let fields = frame.columns().iter().map(|column| column.get(row).map(Field));
             let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| polars_error(&error))?;
-            writer.serialize(fields).map_err(unwritten)?;
+            writer.serialize(fields).map_err(csv_error)?;
         }
         writer.flush().map_err(|error| Error::io("write", path, &error))
     })
@@ -54,7 +54,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
 /// # Errors
 /// Fails if the records differ in their number of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
-    let failed = |error: String| Error::job("cannot write the results as CSV or Parquet").found(error);
+    let failed = |error: String| Error::job("cannot write the results as CSV").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
     records
         .into_iter()
@@ -104,7 +104,7 @@ pub fn polars_error(error: &PolarsError) -> Error {
     Error::job("cannot write the results as CSV or Parquet").found(error.to_string())
 }
 
-/// Writer for Parquet files that keeps I/O errors. Polars would report a full disk as a damaged table.
+/// Writer for Parquet files that keeps I/O errors. Without it, polars would report a full disk as a damaged table.
 pub(super) struct ParquetFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
@@ -156,28 +156,28 @@ impl Write for ParquetFile<'_> {
 ///
 /// # Errors
 /// Fails if a frame is an error. Fails with exit code 3 if the file cannot be written.
-pub(super) fn write_parts(
+pub(super) fn write_row_groups(
     path: &Path,
     empty: &DataFrame,
-    parts: impl Iterator<Item = Result<DataFrame>>,
+    frames: impl Iterator<Item = Result<DataFrame>>,
 ) -> Result<()> {
     write_atomically(path, |file| {
-        let mut failed_part = None;
+        let mut frame_error = None;
         ParquetFile::write(file, path, |file| {
             let mut writer = ParquetWriter::new(file).batched(empty.schema())?;
-            for part in parts {
-                match part {
-                    Ok(part) if part.height() > 0 => writer.write_batch(&part)?,
+            for frame in frames {
+                match frame {
+                    Ok(frame) if frame.height() > 0 => writer.write_batch(&frame)?,
                     Ok(_) => {}
                     Err(error) => {
-                        failed_part = Some(error);
+                        frame_error = Some(error);
                         return Ok(());
                     }
                 }
             }
             writer.finish().map(drop)
         })?;
-        failed_part.map_or(Ok(()), Err)
+        frame_error.map_or(Ok(()), Err)
     })
 }
 

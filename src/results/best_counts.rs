@@ -12,7 +12,7 @@ use super::settings::{SEED, distinct, group_by_key};
 use super::stored::StoredResults;
 use crate::metric::Metric;
 
-/// Parameters for counting the settings in which a method is best.
+/// Metric, method and settings for which [`BestCounts`] counts how often the method is best.
 #[derive(Clone, Copy)]
 pub struct BestQuestion<'a> {
     pub metric: &'a str,
@@ -25,9 +25,12 @@ pub struct BestQuestion<'a> {
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
+/// Number of settings in which a method is best.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BestCounts {
+    /// Total number of settings.
     pub settings: usize,
+    /// Number of settings in which no other recovery is better, as printed.
     pub best: usize,
     /// Number of settings in which the best row of any other recovery is significantly worse. `None` if no setting
     /// could be tested.
@@ -36,7 +39,7 @@ pub struct BestCounts {
     pub seed: Option<u64>,
     /// Counts over several seeds, or `None` if any setting was measured for only one seed.
     pub over_seeds: Option<SeedCounts>,
-    /// Conditions of the best rows in the settings where the method is not best.
+    /// Condition of the best row in each setting where the method is not best.
     pub ahead: Vec<Condition>,
 }
 
@@ -59,7 +62,8 @@ impl BestCounts {
             settings: settings.len(),
             best: settings.iter().filter(|setting| !setting.is_behind).count(),
             significant: (!tests.is_empty()).then(|| tests.iter().filter(|test| **test).count()),
-            seed: seed_of(run, first).filter(|first| settings.iter().all(|other| seed_of(run, other) == Some(*first))),
+            seed: setting_seed(run, first)
+                .filter(|first| settings.iter().all(|other| setting_seed(run, other) == Some(*first))),
             over_seeds: seeds.and_then(|seeds| SeedCounts::new(&settings, seeds, &metric, question)),
             ahead: settings
                 .iter()
@@ -79,14 +83,14 @@ impl BestCounts {
         };
         match self.over_seeds {
             Some(SeedCounts { seeds, best }) => {
-                format!("{significant}; over {} seeds in {best} of {total}", number_word(seeds))
+                format!("{significant}; over {} seeds in {best} of {total}", spell_out(seeds))
             }
             None => format!("{significant}; not measured over seeds"),
         }
     }
 }
 
-fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
+fn setting_seed(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
     run.number_settings(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
 }
 
@@ -121,9 +125,11 @@ impl<'a> Setting<'a> {
     }
 
     fn new(key: Vec<String>, rows: &[&'a ResultRow], metric: &Metric, method: &str) -> Option<Self> {
-        let number = *rows.iter().find(|number| is_own(method, number))?;
-        let others =
-            rows.iter().filter(|row| !is_own(method, row)).filter_map(|row| Some((printed_cost(metric, row)?, *row)));
+        let number = *rows.iter().find(|number| uses_method(method, number))?;
+        let others = rows
+            .iter()
+            .filter(|row| !uses_method(method, row))
+            .filter_map(|row| Some((printed_cost(metric, row)?, *row)));
         let (best, rival) = others.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
         Some(Self {
             records: rows.iter().map(|row| &row.record).collect(),
@@ -145,7 +151,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-fn is_own(method: &str, number: &&&ResultRow) -> bool {
+fn uses_method(method: &str, number: &&&ResultRow) -> bool {
     number.record.condition.recovery == method
 }
 
@@ -161,17 +167,17 @@ impl SeedCounts {
             group_by_key(rows.map(|rows| (rows.record.condition.clone(), rows.record.value.unwrap_or_default())));
         let mut best = 0;
         for setting in settings {
-            let rows_of_method: Vec<&(Condition, Vec<f64>)> =
+            let setting_rows: Vec<&(Condition, Vec<f64>)> =
                 values.iter().filter(|(condition, _)| setting_key(condition, question) == setting.key).collect();
             if !setting
                 .records
                 .iter()
                 .map(|record| &record.condition)
-                .all(|wanted| rows_of_method.iter().any(|(condition, _)| condition == wanted))
+                .all(|wanted| setting_rows.iter().any(|(condition, _)| condition == wanted))
             {
                 return None;
             }
-            let means = rows_of_method.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
+            let means = setting_rows.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
             let means: Vec<(&Condition, f64)> = means.collect::<Option<_>>()?;
             let min_cost = means.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
             best += usize::from(
@@ -211,7 +217,7 @@ fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
 }
 
 /// Returns a count as text. Small counts are spelled out.
-fn number_word(count: usize) -> String {
+fn spell_out(count: usize) -> String {
     const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::measurement::ResultRow;
 use super::number_record::Record;
 use super::paired::{self, Paired};
-use super::pairing::{BackboneNames, NumberPair, pair_numbers};
+use super::pairing::{NameMap, NumberPair, pair_numbers};
 use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
@@ -112,7 +112,7 @@ impl Differences {
     /// # Errors
     /// Fails if a name does not occur in its run.
     pub fn between(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
-        let renamed = BackboneNames::new(names, first, second)?;
+        let renamed = NameMap::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
         let one = input_hashes(&first.settings, &first.inputs);
@@ -140,8 +140,8 @@ impl Differences {
             values.extend(value_difference(first, second, pair));
         }
         let coinciding = pairing.coinciding.into_iter().map(|numbers| CoincidingNumbers {
-            first: all_numbers(first, &numbers.first),
-            second: all_numbers(second, &numbers.second),
+            first: unpaired_numbers(first, &numbers.first),
+            second: unpaired_numbers(second, &numbers.second),
             settings: numbers.settings,
         });
         Ok(Self {
@@ -154,8 +154,8 @@ impl Differences {
             global_differences: global_differences.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
-            only_first: all_numbers(first, &pairing.only_first),
-            only_second: all_numbers(second, &pairing.only_second),
+            only_first: unpaired_numbers(first, &pairing.only_first),
+            only_second: unpaired_numbers(second, &pairing.only_second),
             coinciding: coinciding.collect(),
         })
     }
@@ -182,7 +182,7 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
     Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
 }
 
-fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
+fn unpaired_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
     at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>()
 }
 
@@ -275,11 +275,7 @@ fn is_tokenizer(file: &str) -> bool {
 }
 
 /// Returns the backbones whose engines differ between the two runs.
-fn engines_that_differ(
-    renamed: &BackboneNames,
-    first: &StoredResults,
-    second: &StoredResults,
-) -> Vec<SettingDifference> {
+fn engines_that_differ(renamed: &NameMap, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
     let one: BTreeMap<String, String> = all_engines(first)
         .into_iter()
         .filter_map(|name| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string())))

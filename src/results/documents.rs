@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::atomic_file::{polars_error, put, write_parts};
+use super::atomic_file::{polars_error, put, write_row_groups};
 use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{ChoiceResult, DocumentResult, ScoredTask};
@@ -32,7 +32,7 @@ pub struct CellAnswers<'a> {
 /// Fails with exit code 3 if the directory is not writable.
 pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
-    write_parts(&path, &build_frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(build_frame))?;
+    write_row_groups(&path, &build_frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(build_frame))?;
     Ok(path)
 }
 
@@ -96,7 +96,7 @@ pub fn write_channels(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf
         return Ok(None);
     }
     let path = dir.join(CHANNELS_FILE);
-    write_parts(&path, &channels_frame(None)?, cells.iter().map(|cell| channels_frame(Some(cell))))?;
+    write_row_groups(&path, &channels_frame(None)?, cells.iter().map(|cell| channels_frame(Some(cell))))?;
     Ok(Some(path))
 }
 

@@ -1,5 +1,5 @@
-//! Note below a table about criteria that remove the same layers. It states which rows share a measurement, and why
-//! other rows differ.
+//! Note below a table about criteria that remove the same layers. The note states which rows are identical, and why the
+//! others differ.
 
 use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
@@ -14,7 +14,7 @@ use crate::{criterion, recovery};
 /// Setting that determines whether operators are solved per region or per layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Returns sentences about the selections that several criteria have in common, or `None` if there are none.
+/// Formats one sentence for each set of criteria that remove the same layers. Returns `None` if there is no such set.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = group_by_key(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));
@@ -22,8 +22,10 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
         .iter()
         .filter_map(|(key, cells)| Some((SharedSelection::from_cells(cells)?, key.to_string())))
         .collect();
-    let sentences: Vec<String> =
-        group_by_key(shared).into_iter().map(|(shared, places)| shared.sentence(&places.join(", "))).collect();
+    let sentences: Vec<String> = group_by_key(shared)
+        .into_iter()
+        .map(|(shared, locations)| shared.format_sentence(&locations.join(", ")))
+        .collect();
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
@@ -52,8 +54,7 @@ impl std::fmt::Display for SelectionKey {
     }
 }
 
-/// Selection of layers that several criteria have in common. Also lists the recoveries whose rows are identical, and
-/// those whose rows differ.
+/// Criteria that remove the same layers, with the recoveries whose rows are identical and those whose rows differ.
 #[derive(Clone, PartialEq)]
 struct SharedSelection {
     criteria: Vec<String>,
@@ -65,36 +66,39 @@ struct SharedSelection {
 }
 
 impl SharedSelection {
-    /// Compares the rows with the same selection. Returns `None` if they have only one criterion.
+    /// Compares the rows of cells with the same removed layers. Returns `None` if the cells have only one criterion.
     fn from_cells(cells: &[&CellSummary]) -> Option<Self> {
-        let by_criterion = group_by_key(cells.iter().map(|&cell| (label_of_cell(cell), cell)));
+        let by_criterion = group_by_key(cells.iter().map(|&cell| (cell_label(cell), cell)));
         if by_criterion.len() < 2 {
             return None;
         }
         let criteria: Vec<String> = by_criterion.into_iter().map(|(label, _)| label).collect();
         let rows = group_by_key(cells.iter().map(|&cell| (recovery_key(cell), cell)));
         let shared = rows.iter().filter(|(_, cells)| {
-            distinct(&cells.iter().map(|cell| label_of_cell(cell)).collect::<Vec<_>>()).len() > 1
+            distinct(&cells.iter().map(|cell| cell_label(cell)).collect::<Vec<_>>()).len() > 1
                 && cells.iter().all(|cell| !cell.programs.is_empty())
         });
         let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
-        let unequal = recovery_labels(&differing);
+        let differing_labels = recovery_labels(&differing);
         Some(Self {
-            identical: recovery_labels(&identical).into_iter().filter(|label| !unequal.contains(label)).collect(),
-            boundaries: boundaries(differing.iter().flat_map(|(_, cells)| cells).copied(), &criteria),
-            differing: unequal,
+            identical: recovery_labels(&identical)
+                .into_iter()
+                .filter(|label| !differing_labels.contains(label))
+                .collect(),
+            boundaries: criteria_by_boundary(differing.iter().flat_map(|(_, cells)| cells).copied(), &criteria),
+            differing: differing_labels,
             criteria,
         })
     }
 
-    fn sentence(&self, places: &str) -> String {
+    fn format_sentence(&self, locations: &str) -> String {
         let Self { criteria, identical, differing, boundaries } = self;
         let unrepaired = [recovery::NONE];
         let rows = match (identical.as_slice(), differing.is_empty()) {
             ([], _) => String::new(),
             (labels, _) if is_unrepaired(&unrepaired, labels) => "; their unrepaired rows are identical".to_owned(),
             (_, true) => "; their rows are identical".to_owned(),
-            (labels, false) => format!("; their {} are identical", rows_of(labels)),
+            (labels, false) => format!("; their {} are identical", format_rows(labels)),
         };
         let reason = match boundaries.split_first() {
             None => String::new(),
@@ -106,9 +110,9 @@ impl SharedSelection {
         let differ = match differing.as_slice() {
             [] => String::new(),
             _ if is_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
-            labels => format!(" {} differ{reason}.", capital(&rows_of(labels))),
+            labels => format!(" {} differ{reason}.", capital(&format_rows(labels))),
         };
-        format!("{} remove the same layers on {places}{rows}.{differ}", join_names(criteria))
+        format!("{} remove the same layers on {locations}{rows}.{differ}", join_names(criteria))
     }
 }
 
@@ -128,9 +132,12 @@ fn is_one_row(cells: &[&CellSummary]) -> bool {
 
 /// Groups the criteria by their value of the setting `boundary`. Returns no groups unless each criterion has exactly
 /// one value and the values differ.
-fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
+fn criteria_by_boundary<'a>(
+    cells: impl Iterator<Item = &'a CellSummary>,
+    criteria: &[String],
+) -> Vec<(String, Vec<String>)> {
     let pairs: Vec<(String, String)> =
-        cells.map(|cell| (setting_text(&cell.settings, BOUNDARY).to_owned(), label_of_cell(cell))).collect();
+        cells.map(|cell| (setting_text(&cell.settings, BOUNDARY).to_owned(), cell_label(cell))).collect();
     let pairs = distinct(&pairs);
     let groups = group_by_key(pairs.iter().cloned());
     let is_reason =
@@ -143,7 +150,7 @@ pub(super) fn criterion_label(method: &Method<dyn Criterion>) -> String {
     criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
 }
 
-fn label_of_cell(cell: &CellSummary) -> String {
+fn cell_label(cell: &CellSummary) -> String {
     cell.cell.criterion.as_ref().map(criterion_label).unwrap_or_default()
 }
 
@@ -162,7 +169,7 @@ fn recovery_label(key: &Settings) -> String {
     }
 }
 
-fn rows_of(labels: &[String]) -> String {
+fn format_rows(labels: &[String]) -> String {
     format!(
         "rows with {}",
         join_names(

@@ -37,7 +37,7 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
 /// # Errors
 /// Fails if two columns have the same name.
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
-    let mut columns = header_series(table, &table.lead, &|row| &row.lead);
+    let mut columns = header_columns(table, &table.lead, &|row| &row.lead);
     for (at, column_head) in table.columns.iter().enumerate() {
         let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.record.value);
         columns.push(column(&column_head.head, values));
@@ -53,11 +53,11 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         }
         columns.extend(has_seeds.then(|| column(&format!("{} n", column_head.head), counts())));
     }
-    columns.extend(header_series(table, &table.tail, &|row| &row.tail));
+    columns.extend(header_columns(table, &table.tail, &|row| &row.tail));
     DataFrame::new(table.rows.len(), columns).map_err(|error| polars_error(&error))
 }
 
-fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
+fn header_columns(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
     leads
         .iter()
         .enumerate()
@@ -73,7 +73,7 @@ fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -
 }
 
 /// Builds a data frame with one row per number. It has the columns of `data/paper/*.csv`, and columns for the rank, the
-/// comparison with the paper, the paired test, the status, the protocol and the cell. A dense row that the table
+/// comparison with the paper, the paired test, the status, the protocol and the cell. A dense number that the table
 /// repeats for several depths appears only once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
@@ -83,7 +83,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         }
     }
     let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.measurement).collect();
-    let besides = || rows.iter().map(|shown| shown.comparison.as_ref());
+    let comparisons = || rows.iter().map(|shown| shown.comparison.as_ref());
     let pairs = || rows.iter().map(|shown| shown.paired.as_ref());
     let mut columns = description_columns(artifact, profile, &numbers);
     columns.extend([
@@ -95,15 +95,15 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
                 _ => None,
             }),
         ),
-        column("paper", besides().map(|besides| Some(besides?.paper))),
-        column("difference", besides().map(|besides| besides?.difference)),
-        column("tolerance", besides().map(|besides| Some(besides?.tolerance))),
-        column("verdict", besides().map(|besides| besides?.verdict_label())),
-        column("other_protocol", besides().map(|besides| besides?.verdict.other_protocol())),
-        column("test", pairs().map(|pairs| Some(pairs?.test))),
-        column("against", pairs().map(|pairs| Some(pairs?.against.clone()))),
-        column("effect", pairs().map(|pairs| Some(pairs?.difference))),
-        column("p", pairs().map(|pairs| Some(pairs?.p))),
+        column("paper", comparisons().map(|comparison| Some(comparison?.paper))),
+        column("difference", comparisons().map(|comparison| comparison?.difference)),
+        column("tolerance", comparisons().map(|comparison| Some(comparison?.tolerance))),
+        column("verdict", comparisons().map(|comparison| comparison?.verdict_label())),
+        column("other_protocol", comparisons().map(|comparison| comparison?.verdict.other_protocol())),
+        column("test", pairs().map(|pair| Some(pair?.test))),
+        column("against", pairs().map(|pair| Some(pair?.against.clone()))),
+        column("effect", pairs().map(|pair| Some(pair?.difference))),
+        column("p", pairs().map(|pair| Some(pair?.p))),
         column(
             "status",
             numbers.iter().map(|number| match (&number.failure, &number.sample) {
@@ -175,15 +175,15 @@ fn description_columns(artifact: &str, profile: &str, numbers: &[&Measurement]) 
     let mut columns = vec![
         column("artifact", numbers.iter().map(|_| artifact)),
         column("profile", numbers.iter().map(|_| profile)),
-        column("backbone", conditions().map(|conditions| conditions.backbone.as_str())),
-        column("total_layers", conditions().map(|conditions| conditions.layers as u64)),
-        column("pruned_layers", conditions().map(|conditions| conditions.depth as u64)),
-        column("criterion", conditions().map(|conditions| conditions.criterion.as_str())),
-        column("recovery", conditions().map(|conditions| conditions.recovery.as_str())),
-        column("finetuned", conditions().map(|conditions| conditions.finetuned.to_string())),
-        column("calibration", conditions().map(|conditions| conditions.calibration.as_str())),
-        column("metric", records().map(|records| records.metric.as_str())),
-        column("value", records().map(|records| records.value)),
+        column("backbone", conditions().map(|condition| condition.backbone.as_str())),
+        column("total_layers", conditions().map(|condition| condition.layers as u64)),
+        column("pruned_layers", conditions().map(|condition| condition.depth as u64)),
+        column("criterion", conditions().map(|condition| condition.criterion.as_str())),
+        column("recovery", conditions().map(|condition| condition.recovery.as_str())),
+        column("finetuned", conditions().map(|condition| condition.finetuned.to_string())),
+        column("calibration", conditions().map(|condition| condition.calibration.as_str())),
+        column("metric", records().map(|record| record.metric.as_str())),
+        column("value", records().map(|record| record.value)),
     ];
     columns.extend(Spread::ALL.map(|kind| column(kind.column(), numbers.iter().map(|number| number.error_if(kind)))));
     if conditions().any(|condition| !condition.unit.is_layers()) {

@@ -64,10 +64,10 @@ impl FrameDifference {
             }
             rows.insert(row);
             // A missing or non-finite value counts as an infinite difference.
-            let apart = a.zip(b).map_or(f64::INFINITY, |(a, b)| (a - b).abs());
-            let apart = if apart.is_nan() { f64::INFINITY } else { apart };
-            if self.largest.as_ref().is_none_or(|(_, largest)| apart > *largest) {
-                self.largest = Some((one.name().to_string(), apart));
+            let distance = a.zip(b).map_or(f64::INFINITY, |(a, b)| (a - b).abs());
+            let distance = if distance.is_nan() { f64::INFINITY } else { distance };
+            if self.largest.as_ref().is_none_or(|(_, largest)| distance > *largest) {
+                self.largest = Some((one.name().to_string(), distance));
             }
         }
     }

@@ -13,8 +13,8 @@ const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url}
 /// LaTeX comment that points to the notes file.
 const NOTES: &str = "% Protocol and notes: the file beside this one whose name ends in -notes.tex\n";
 /// Float settings. `\emergencystretch` keeps unbreakable words from overflowing the caption.
-const SETTING: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
-const SHADE: &str = "\\rowcolor{gray!15} ";
+const FLOAT_SETTINGS: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
+const ROW_SHADING: &str = "\\rowcolor{gray!15} ";
 /// Cell color that keeps row shading out of the column of spanning names. A spanning name is typeset in the last of its
 /// rows, because the colored cells of later rows would cover it otherwise.
 const UNSHADED: &str = "\\cellcolor{white}";
@@ -25,16 +25,16 @@ const LETTER_HEIGHT_ROWS: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
-    let columns = print_columns(table);
+    let columns = build_columns(table);
     let star = if columns.len() >= MIN_WIDE_COLUMNS { "*" } else { "" };
     let notes = if table.footer_lines().next().is_some() { NOTES } else { "" };
-    let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
+    let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{FLOAT_SETTINGS}\n");
     text.push_str(&format!("\\caption[{}]{{{}}}\n", escape_latex(&format_title(table)), format_caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\smallskip\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
-    let sides: String = columns.iter().map(|column| column.side).collect();
-    text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
+    let alignments: String = columns.iter().map(|column| column.alignment).collect();
+    text.push_str(&format!("\\begin{{tabular}}{{{alignments}}}\n\\toprule\n"));
     text.push_str(&format_group_heads(table, &columns));
     text.push_str(&format_line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
@@ -43,8 +43,8 @@ pub fn latex(table: &Table, label: &str) -> String {
         let cells: Vec<String> = columns.iter().map(|column| column.cells[at].clone()).collect();
         match (row.shaded, has_spanning_names(table)) {
             (false, _) => {}
-            (true, true) => text.push_str(&format!("{SHADE}{UNSHADED}")),
-            (true, false) => text.push_str(SHADE),
+            (true, true) => text.push_str(&format!("{ROW_SHADING}{UNSHADED}")),
+            (true, false) => text.push_str(ROW_SHADING),
         }
         text.push_str(&format_line(&cells));
     }
@@ -59,7 +59,7 @@ pub fn notes_file(name: &str) -> String {
 
 /// Formats the protocol and notes of a table with the given label as running text. Returns `None` if there are none.
 pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
-    let notes: Vec<String> = table.footer_lines().map(|note| sentence(note)).collect();
+    let notes: Vec<String> = table.footer_lines().map(|note| end_sentence(note)).collect();
     (!notes.is_empty()).then(|| {
         let notes = notes.join("\n\n");
         format!("\\begin{{flushleft}}\n\\footnotesize\n\\textbf{{Table~\\ref{{tab:{label}}}.}} {notes}\n\\end{{flushleft}}\n")
@@ -74,20 +74,20 @@ fn has_spanning_names(table: &Table) -> bool {
 #[derive(Default)]
 struct PrintedColumn {
     /// Column alignment in LaTeX: `l`, `c` or `r`.
-    side: char,
+    alignment: char,
     head: String,
     cells: Vec<String>,
     /// Index among the number columns; `None` if this is a text column.
     number: Option<usize>,
 }
 
-fn print_columns(table: &Table) -> Vec<PrintedColumn> {
+fn build_columns(table: &Table) -> Vec<PrintedColumn> {
     let texts = TextTable::new(
         table,
         is_everywhere,
-        &|lead: &RowHeader, row: usize, text: &str, leads: bool| match leads {
-            true => format_words(table, row, lead, text),
-            false => with_link(lead, text),
+        &|lead: &RowHeader, row: usize, text: &str, is_lead: bool| match is_lead {
+            true => format_lead_cell(table, row, lead, text),
+            false => format_cell(lead, text),
         },
         &|all: &[Option<&PrintedNumber>]| {
             all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), format_number)).collect()
@@ -102,7 +102,7 @@ fn print_columns(table: &Table) -> Vec<PrintedColumn> {
         // Insert an empty column between two groups of numbers.
         if number.is_some_and(|number| number > 0 && ends.contains(&number)) {
             let cells = vec![String::new(); table.rows.len()];
-            columns.push(PrintedColumn { side: 'c', cells, ..PrintedColumn::default() });
+            columns.push(PrintedColumn { alignment: 'c', cells, ..PrintedColumn::default() });
         }
         let kind = kinds.next();
         let column = number.map(|number| &table.columns[number]);
@@ -113,7 +113,7 @@ fn print_columns(table: &Table) -> Vec<PrintedColumn> {
         };
         let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { escape_latex(&head) };
         columns.push(PrintedColumn {
-            side: if is_number { 'r' } else { 'l' },
+            alignment: if is_number { 'r' } else { 'l' },
             head: format!("\\textbf{{{head}}}{arrow}"),
             cells,
             number,
@@ -122,8 +122,8 @@ fn print_columns(table: &Table) -> Vec<PrintedColumn> {
     columns
 }
 
-fn is_everywhere(lead_place: Visibility) -> bool {
-    lead_place == Visibility::Everywhere
+fn is_everywhere(visibility: Visibility) -> bool {
+    visibility == Visibility::Everywhere
 }
 
 /// Formats the headers of the column groups, with the rules below them.
@@ -165,10 +165,10 @@ fn format_line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn format_words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
+fn format_lead_cell(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
     let row = &table.rows[at];
     let kind = lead.kind;
-    let text = with_link(lead, name);
+    let text = format_cell(lead, name);
     if kind == RowHeaderKind::Spanning {
         let is_last = table.rows.get(at + 1).is_none_or(|next| next.backbone != row.backbone);
         let rows = table.rows[..=at].iter().rev().take_while(|other| other.backbone == row.backbone).count();
@@ -189,7 +189,7 @@ fn rotate_name(text: &str, name: &str, rows: usize) -> String {
     }
 }
 
-fn with_link(lead: &RowHeader, text: &str) -> String {
+fn format_cell(lead: &RowHeader, text: &str) -> String {
     match lead.kind {
         _ if text.is_empty() => "--".to_owned(),
         RowHeaderKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
@@ -220,7 +220,7 @@ fn format_title(table: &Table) -> String {
 
 /// Formats the title, the caption and an explanation of the marks, as one sentence each.
 fn format_caption(table: &Table) -> String {
-    let mut parts = vec![sentence(&format_title(table)), sentence(&table.caption)];
+    let mut parts = vec![end_sentence(&format_title(table)), end_sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == RowHeaderKind::Fraction) {
         parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
     }
@@ -228,7 +228,7 @@ fn format_caption(table: &Table) -> String {
     let ours = if shaded_is_ours && table.rows.iter().any(|row| row.shaded) { "shaded: ours" } else { "" };
     let ranks = if table.has_ranks() { "bold: best of a block, underlined: second" } else { "" };
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
-    parts.push(sentence(&capital(&marks)));
+    parts.push(end_sentence(&capital(&marks)));
     if table.significant() {
         let marks = escape_latex(&table.marks_legend());
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
@@ -242,7 +242,7 @@ fn format_caption(table: &Table) -> String {
 }
 
 /// Escapes a string for LaTeX and ends it with a period, unless it is empty.
-fn sentence(text: &str) -> String {
+fn end_sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
         text if text.ends_with('.') => escape_latex(text),

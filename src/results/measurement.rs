@@ -123,9 +123,12 @@ pub struct SeedValue {
     pub value: Option<f64>,
 }
 
+/// Inputs from which a number was computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
+    /// Settings of the cell.
     pub variant: Arc<Settings>,
+    /// Settings of the measurement.
     pub measure: Settings,
     /// Names of the cell settings that are part of the condition.
     pub named_settings: Arc<BTreeSet<String>>,
@@ -235,10 +238,11 @@ impl Measurement {
     /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers
     /// that were never planned are compared by their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
-        let solved = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
+        let operator_sequences = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
             (Some(one), Some(two)) => {
-                (&one.cut, &one.calibration) == (&two.cut, &two.calibration) && solved(self) == solved(other)
+                (&one.cut, &one.calibration) == (&two.cut, &two.calibration)
+                    && operator_sequences(self) == operator_sequences(other)
             }
             _ => {
                 let [ours, theirs] = [self, other].map(|measurement| {

@@ -46,7 +46,11 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// Fails with the cell's error if the cell failed.
     pub fn new(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
-        let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
+        let [result] = outcome.cells.as_slice() else {
+            return Err(
+                Error::job("the grid must have exactly one cell").found(format!("{} cells", outcome.cells.len()))
+            );
+        };
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
@@ -97,10 +101,11 @@ impl<'a> ModelScores<'a> {
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
         let mut files = harness_files(self.grid, self.result, model)?;
         if let Some(second) = files.get(1) {
-            let twice = second["results"].as_object().and_then(|results| results.keys().next().cloned());
-            return Err(Error::bad_input("duplicate task")
-                .at(format!("task {}", twice.unwrap_or_default()))
-                .expected("each task once in a results file"));
+            let task = second["results"].as_object().and_then(|results| results.keys().next().cloned());
+            return Err(Error::bad_input("a task is scored with several settings")
+                .at(format!("task {}", task.unwrap_or_default()))
+                .expected("each task once, because the results format has one entry per task")
+                .hint("request the task only once"));
         }
         // Scores of the same task are adjacent.
         let mut names: Vec<&str> = self.scores.iter().map(|score| score.label.as_str()).collect();
@@ -130,10 +135,10 @@ impl ModelScore {
     fn new(label: String, score: &Score) -> Self {
         let metric = Metric::defined(&label, &score.metric, &score.filter);
         let scale = display_scale(&metric);
-        let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
+        let filter_suffix = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
         Self {
             label,
-            metric: format!("{}{behind}", score.metric),
+            metric: format!("{}{filter_suffix}", score.metric),
             value: scale * score.score,
             error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
             bits_per_byte: None,
@@ -174,13 +179,13 @@ pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Ve
         add_task(&mut files[index], definition, &task.requested.how, scores);
         files[index]["config"]["tasks"].as_array_mut().into_iter().for_each(|all| all.push(json!(scores.label)));
     }
-    let mut ways: Vec<&TaskSettings> = Vec::new();
+    let mut distinct_settings: Vec<&TaskSettings> = Vec::new();
     for task in grid.evaluate.defined() {
-        if !ways.contains(&&task.how) {
-            ways.push(&task.how);
+        if !distinct_settings.contains(&&task.how) {
+            distinct_settings.push(&task.how);
         }
     }
-    for (at, how) in ways.into_iter().enumerate() {
+    for (at, how) in distinct_settings.into_iter().enumerate() {
         let tasks: Vec<&EvalTask> = grid.evaluate.defined().filter(|task| task.how == *how).collect();
         let unused =
             files.iter().position(|file| at == 0 && tasks.iter().all(|task| file["results"].get(&task.name).is_none()));
@@ -217,11 +222,11 @@ pub fn add_task(file: &mut Value, definition: &Definition, how: &TaskSettings, s
     let shots = definition.shots(how.shots);
     file["n-shot"][name] = json!(shots);
     file["n-samples"][name] = json!({"original": scores.original, "effective": scores.effective});
-    let better =
+    let directions =
         definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
-    file["higher_is_better"][name] = Value::Object(better.collect());
+    file["higher_is_better"][name] = Value::Object(directions.collect());
     let mut config = match scores.answers.builtin() {
-        Some(answered) => native_config(answered.result.task),
+        Some(answered) => builtin_config(answered.result.task),
         None => json!(definition.plain_value()),
     };
     config["num_fewshot"] = json!(shots);
@@ -236,7 +241,7 @@ pub fn add_task(file: &mut Value, definition: &Definition, how: &TaskSettings, s
     }
 }
 
-fn native_config(task: &Task) -> Value {
+fn builtin_config(task: &Task) -> Value {
     let metrics = task.metrics.iter();
     let metrics =
         metrics.map(|metric| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true}));
@@ -266,11 +271,11 @@ fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUs
     if let (1, Some(shots)) = (shots.len(), shots.first()) {
         file["n-shot"][name] = json!(shots);
     }
-    let better = scores.iter().map(|score| {
-        let up = Metric::defined(name, &score.metric, &score.filter).direction == Direction::Higher;
-        (score.metric.clone(), json!(up))
+    let directions = scores.iter().map(|score| {
+        let is_higher_better = Metric::defined(name, &score.metric, &score.filter).direction == Direction::Higher;
+        (score.metric.clone(), json!(is_higher_better))
     });
-    file["higher_is_better"][name] = Value::Object(better.collect());
+    file["higher_is_better"][name] = Value::Object(directions.collect());
     Ok(())
 }
 

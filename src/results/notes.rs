@@ -16,7 +16,8 @@ use crate::model::{Cut, Sublayer};
 /// Prefix of notes that warn about a run. Terminals show these warnings on stderr instead of below the table.
 pub const WARNING: &str = "Warning: ";
 
-/// Formats the protocol as a sentence under a table. Returns an empty string if there is nothing to report.
+/// Formats the protocol of numbers as a sentence for the notes under a table. Returns an empty string if there is no
+/// profile, scored data or calibration to report.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }

@@ -1,4 +1,4 @@
-//! Converts the outcome of a grid into results, which are labeled with the terms used in the paper.
+//! Converts the outcome of a grid into results, with the names of metrics and methods that the paper uses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,9 +23,13 @@ use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::new(outcome, named);
     let columns = Protocol::columns(grid, outcome);
-    let unlike = outcome.has_different_vocabularies(grid);
+    let has_different_vocabularies = outcome.has_different_vocabularies(grid);
     // Derived metrics come before the metrics from which they are computed.
-    let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
+    let shown = ENTRIES
+        .iter()
+        .rev()
+        .copied()
+        .filter(|metric| metric.is_column(has_different_vocabularies, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
         let variant = Arc::new(settings::from_cell(&result.cell));
@@ -34,7 +38,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             identity: result.identity.clone(),
             named_settings: Arc::new(labels.shown_settings(&variant)),
             engine: outcome.engines.get(&result.cell.backbone).copied(),
-            calibration: calibrated(grid, &result.cell),
+            calibration: summarize_calibration(grid, &result.cell),
             unidentified: grid
                 .backbones
                 .get(&result.cell.backbone)
@@ -43,16 +47,16 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             variant,
             ..Setup::default()
         };
-        let summary = summary(result, Arc::clone(&setup.variant));
+        let summary = summarize_cell(result, Arc::clone(&setup.variant));
         let condition = labels.condition(result);
-        let mut numbers = Numbers { grid, outcome, result, condition, setup, all: Vec::new() };
-        numbers.texts(&shown);
-        numbers.tasks(&shown);
-        numbers.defined(&columns);
-        numbers.defined_flips(&columns);
-        numbers.latencies();
-        numbers.sizes(&shown);
-        for (metric, value) in repairs(result, unrepaired_cell(outcome, &result.cell)) {
+        let mut numbers = MeasurementsBuilder { grid, outcome, result, condition, setup, all: Vec::new() };
+        numbers.add_texts(&shown);
+        numbers.add_tasks(&shown);
+        numbers.add_defined_tasks(&columns);
+        numbers.add_defined_flips(&columns);
+        numbers.add_latencies();
+        numbers.add_sizes(&shown);
+        for (metric, value) in repair_metrics(result, unrepaired_cell(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
             numbers.push(metric, None, &numbers.setup.clone(), value, None);
         }
@@ -62,7 +66,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
     Results { cells, protocols: columns }
 }
 
-fn summary(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
+fn summarize_cell(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
     let is_complete = result.failure.is_none() && result.missing.is_none();
     CellSummary {
         cell: result.cell.clone(),
@@ -79,7 +83,7 @@ fn summary(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
     }
 }
 
-fn calibrated(grid: &Grid, cell: &Cell) -> Option<CalibrationSummary> {
+fn summarize_calibration(grid: &Grid, cell: &Cell) -> Option<CalibrationSummary> {
     let calibration = cell.calibration.clone()?;
     let corpus = grid.corpora.get(&calibration.corpus);
     Some(CalibrationSummary {
@@ -93,7 +97,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<CalibrationSummary> {
 }
 
 /// Builder for the measurements of one cell.
-struct Numbers<'a> {
+struct MeasurementsBuilder<'a> {
     grid: &'a Grid,
     outcome: &'a GridOutcome,
     result: &'a CellResult,
@@ -103,9 +107,9 @@ struct Numbers<'a> {
     all: Vec<Arc<Measurement>>,
 }
 
-impl Numbers<'_> {
+impl MeasurementsBuilder<'_> {
     /// Builds the setup for a measurement on one text, task or prompt.
-    fn setup<E, S, A>(
+    fn build_setup<E, S, A>(
         &self,
         measured: Option<&EvalResult<A, E, S>>,
         measure: Settings,
@@ -140,7 +144,7 @@ impl Numbers<'_> {
         self.all.push(Arc::new(Measurement { row, key, metric, setup: setup.clone() }));
     }
 
-    fn texts(&mut self, shown: &[&'static MetricEntry]) {
+    fn add_texts(&mut self, shown: &[&'static MetricEntry]) {
         let grid = self.grid;
         let outcome = self.outcome;
         let result = self.result;
@@ -152,7 +156,7 @@ impl Numbers<'_> {
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_extent(result, text));
             let setup =
-                self.setup(measured, settings::flatten_below(&protocol.measures().id, &settings), Some(protocol));
+                self.build_setup(measured, settings::flatten_below(&protocol.measures().id, &settings), Some(protocol));
             let windows = result.text_sample(text);
             for entry in shown {
                 match entry.source {
@@ -186,7 +190,7 @@ impl Numbers<'_> {
         }
     }
 
-    fn tasks(&mut self, shown: &[&'static MetricEntry]) {
+    fn add_tasks(&mut self, shown: &[&'static MetricEntry]) {
         let grid = self.grid;
         let outcome = self.outcome;
         let result = self.result;
@@ -195,7 +199,7 @@ impl Numbers<'_> {
         for used in grid.evaluate.builtin() {
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
-            let setup = self.setup(measured, settings::flatten_below(&used.name, used), protocol);
+            let setup = self.build_setup(measured, settings::flatten_below(&used.name, used), protocol);
             let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
             let scored = answers.map(|answers| &answers.result);
             for entry in shown {
@@ -240,7 +244,7 @@ impl Numbers<'_> {
     }
 
     /// Adds all metrics of the user-defined tasks and of their groups.
-    fn defined(&mut self, columns: &[Protocol]) {
+    fn add_defined_tasks(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
         for protocol in columns {
@@ -285,7 +289,7 @@ impl Numbers<'_> {
 
     /// Adds the flips of user-defined tasks, that is, the fraction of answers that differ from those of the dense
     /// model.
-    fn defined_flips(&mut self, columns: &[Protocol]) {
+    fn add_defined_flips(&mut self, columns: &[Protocol]) {
         let result = self.result;
         for protocol in columns {
             let Protocol::Defined { label, metric, filter, flips: Some(entry), .. } = protocol else { continue };
@@ -294,14 +298,15 @@ impl Numbers<'_> {
             let Some(task) = task else { continue };
             let flips = self.flips(task, flip, metric, filter);
             let shown = protocol.measures();
-            let setup = self.setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
+            let setup =
+                self.build_setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
             let estimate = flips.as_deref().and_then(Flip::rate);
             self.push(shown, Some(protocol.key()), &setup, estimate, flips.map(Sample::Right));
         }
     }
 
     /// Adds the size metrics that are shown in the table.
-    fn sizes(&mut self, shown: &[&'static MetricEntry]) {
+    fn add_sizes(&mut self, shown: &[&'static MetricEntry]) {
         for entry in shown {
             let MetricSource::Size(estimate) = entry.source else { continue };
             let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
@@ -311,7 +316,7 @@ impl Numbers<'_> {
     }
 
     /// Adds the latencies for each prompt.
-    fn latencies(&mut self) {
+    fn add_latencies(&mut self) {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);
             let timing = measured.and_then(|measured| measured.sample.as_ref());
@@ -329,7 +334,8 @@ impl Numbers<'_> {
                         && timing
                             .and_then(|timing| timing.decode.as_ref())
                             .is_some_and(DecodeResult::has_noisy_speedup));
-                let setup = self.setup(measured, settings::flatten_below(metric.family(), prompt), Some(protocol));
+                let setup =
+                    self.build_setup(measured, settings::flatten_below(metric.family(), prompt), Some(protocol));
                 let sample = match timing {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
@@ -342,7 +348,7 @@ impl Numbers<'_> {
 
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. For pruned cells that
 /// failed or are incomplete, they have no values, which leaves gaps in the figures.
-fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
+fn repair_metrics(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
     }
@@ -369,11 +375,12 @@ fn unrepaired_cell<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a Cell
     })
 }
 
-/// Labels for conditions. They depend on which settings vary within the grid.
+/// Formatter for the labels of conditions, which depend on the settings that vary within the grid.
 struct Labels<'a> {
+    /// Options that appear in the names of methods.
     named: &'a [String],
     /// Whether the number of operator sequences varies among the cells.
-    sequences: bool,
+    shows_sequences: bool,
     /// Calibration corpus of the first pruned cell, or an empty string if there is none.
     calibration: String,
 }
@@ -383,7 +390,7 @@ impl<'a> Labels<'a> {
         let used = || outcome.cells.iter().filter_map(|result| result.cell.calibration.as_ref());
         let sizes: BTreeSet<usize> = used().map(|calibration| calibration.operator_sequences).collect();
         let calibration = used().next().map(|calibration| stem(&calibration.corpus).to_owned()).unwrap_or_default();
-        Self { named, sequences: sizes.len() > 1, calibration }
+        Self { named, shows_sequences: sizes.len() > 1, calibration }
     }
 
     fn condition(&self, result: &CellResult) -> Condition {
@@ -393,11 +400,11 @@ impl<'a> Labels<'a> {
             layers: result.layers,
             depth: cell.depth.count,
             unit: cell.depth.unit,
-            criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
-            recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
+            criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.format_method(method)),
+            recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.format_method(method)),
             finetuned: cell.recovery.as_ref().is_some_and(|method| method.options.contains_key(recovery::FINETUNE)),
             calibration: match &cell.calibration {
-                Some(calibration) if self.sequences => {
+                Some(calibration) if self.shows_sequences => {
                     format!("{}:{}", stem(&calibration.corpus), calibration.operator_sequences)
                 }
                 Some(calibration) => stem(&calibration.corpus).to_owned(),
@@ -410,13 +417,13 @@ impl<'a> Labels<'a> {
     fn shown_settings(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
-        let sequences = self.sequences.then(|| settings::OPERATOR_SEQUENCES.to_owned());
+        let sequences = self.shows_sequences.then(|| settings::OPERATOR_SEQUENCES.to_owned());
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
     /// Formats a method as `ghosted`, or as `ghosted:svd` if an option is part of the name. A boolean option that is
     /// set is shown by its name.
-    fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
+    fn format_method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {
             let value = match method.options.get(option) {
@@ -445,13 +452,13 @@ mod tests {
             ..Cell::with_name("a", "a")
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|entry| (entry.metric(), None));
-        assert_eq!(push_cell(cell(Some("sleb")), Some("it failed")), missing);
-        assert_eq!(push_cell(cell(Some("sleb")), None), []);
-        assert_eq!(push_cell(cell(None), Some("it failed")), []);
+        assert_eq!(metrics_of_unmeasured_cell(cell(Some("sleb")), Some("it failed")), missing);
+        assert_eq!(metrics_of_unmeasured_cell(cell(Some("sleb")), None), []);
+        assert_eq!(metrics_of_unmeasured_cell(cell(None), Some("it failed")), []);
     }
 
-    fn push_cell(cell: Cell, failure: Option<&str>) -> Vec<(Metric, Option<f64>)> {
+    fn metrics_of_unmeasured_cell(cell: Cell, failure: Option<&str>) -> Vec<(Metric, Option<f64>)> {
         let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
-        repairs(&result, None)
+        repair_metrics(&result, None)
     }
 }

@@ -26,17 +26,17 @@ pub struct Paired {
 }
 
 /// Number of random draws in a permutation test whose outcomes are too many to enumerate.
-const DRAWS: usize = 20_000;
+const PERMUTATION_DRAWS: usize = 20_000;
 /// Number of bootstrap resamples of the windows.
-const RESAMPLES: usize = 2000;
+const BOOTSTRAP_RESAMPLES: usize = 2000;
 const SEED: u64 = 0;
 /// Minimum number of windows for the bootstrap. With fewer windows, its quantiles are too narrow.
 const MIN_WINDOWS: usize = 20;
-const LEVEL: f64 = 0.05;
+const SIGNIFICANCE_LEVEL: f64 = 0.05;
 
 impl Paired {
     pub fn significant(&self) -> bool {
-        self.p < LEVEL
+        self.p < SIGNIFICANCE_LEVEL
     }
 
     /// Returns the mark for a test: `+` if ours is significantly better, `-` if significantly worse, otherwise an empty
@@ -50,17 +50,18 @@ impl Paired {
     }
 }
 
-/// Tests two measurements against each other. Returns `None` if they lack values, common items or enough windows.
+/// Tests two measurements on the same documents or windows against each other. Returns `None` if the metric has no
+/// paired test, if a value or the items are missing, or if there are too few windows.
 pub(super) fn paired_test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
         (PairedTest::Mcnemar, Sample::Right(a), Sample::Right(b)) => {
-            ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?)
+            ("mcnemar", sign_flip_p(std::slice::from_ref(a), std::slice::from_ref(b))?)
         }
-        (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
+        (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", sign_flip_p(a, b)?),
         (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
-            ("bootstrap", paired_bootstrap(a, b, RESAMPLES, SEED).ok()?.p)
+            ("bootstrap", paired_bootstrap(a, b, BOOTSTRAP_RESAMPLES, SEED).ok()?.p)
         }
         _ => return None,
     };
@@ -68,23 +69,23 @@ pub(super) fn paired_test(ours: &Measurement, other: &Measurement) -> Option<Pai
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Computes the p-value of a sign-flip test on both variants' answers, grouped by task. Returns `None` if the numbers
-/// of questions differ.
-fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
+/// Computes the p-value of a sign-flip test on the answers of two variants, grouped by task. Returns `None` if the
+/// variants have different numbers of tasks or answers, or no answers.
+fn sign_flip_p(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let tasks: Vec<DiscordantCounts> = ours
         .iter()
         .zip(theirs)
         .map(|(a, b)| DiscordantCounts {
             questions: a.len() as u64,
-            only_a: only_in_one(a, b),
-            only_b: only_in_one(b, a),
+            only_a: count_right_in_first_only(a, b),
+            only_b: count_right_in_first_only(b, a),
         })
         .collect();
-    (same && !tasks.is_empty()).then(|| sign_flip_test(&tasks, DRAWS, SEED))
+    (same && !tasks.is_empty()).then(|| sign_flip_test(&tasks, PERMUTATION_DRAWS, SEED))
 }
 
-fn only_in_one(a: &[bool], b: &[bool]) -> u64 {
+fn count_right_in_first_only(a: &[bool], b: &[bool]) -> u64 {
     a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64
 }
 

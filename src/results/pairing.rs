@@ -59,7 +59,7 @@ struct NumberNames {
     text: Option<String>,
 }
 
-pub(super) fn pair_numbers(renamed: &BackboneNames, first: &StoredResults, second: &StoredResults) -> Pairing {
+pub(super) fn pair_numbers(renamed: &NameMap, first: &StoredResults, second: &StoredResults) -> Pairing {
     let mut pairing = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(second);
@@ -122,10 +122,10 @@ fn pair_by_key<K: Ord>(
                     .collect()
             };
             for name in names(&ours).intersection(&names(&others)) {
-                let taken = |all: &mut Vec<NumberIdentity>| {
+                let take_named = |all: &mut Vec<NumberIdentity>| {
                     all.iter().position(|number| number.names == *name).map(|at| all.remove(at))
                 };
-                if let (Some(one), Some(other)) = (taken(&mut ours), taken(&mut others)) {
+                if let (Some(one), Some(other)) = (take_named(&mut ours), take_named(&mut others)) {
                     pairing.pairs.push(one.paired_with(&other));
                 }
             }
@@ -170,7 +170,7 @@ impl NumberIdentity {
 
     /// Replaces the names in a number's identity with those of the second run. Returns `None` if the second run uses a
     /// name for something else.
-    fn renamed(self, renamed: &BackboneNames) -> Option<Self> {
+    fn renamed(self, renamed: &NameMap) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.names;
         let text = match text {
             Some(text) => Some(renamed.name(text)?),
@@ -178,7 +178,7 @@ impl NumberIdentity {
         };
         let names = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
         let mut flat = self.flat;
-        for path in NAMED {
+        for path in RENAMABLE_SETTINGS {
             let Some(leaf) = flat.get_mut(path) else { continue };
             if let Value::String(name) = leaf.value() {
                 *leaf = Canonical::from_value(&renamed.name(&name)?.into());
@@ -219,7 +219,7 @@ impl NumberIdentity {
 }
 
 /// Settings whose values are names that `--map` can rename.
-const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
+const RENAMABLE_SETTINGS: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
 /// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
 /// or method it belongs to.
@@ -253,20 +253,20 @@ fn values_by_setting(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<S
 
 /// Iterates over the settings in which the given numbers of a run differ.
 fn varying_settings<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<Item = SettingPath> {
-    let differs_at = |at: usize| {
+    let number_settings = |at: usize| {
         let number = &run.numbers[at];
         run.flat_settings(number).unwrap_or_else(|| flatten(&serde_json::json!(run.number_settings(number))))
     };
     numbers
         .windows(2)
-        .flat_map(move |pair| setting_differences(&differs_at(pair[0]), &differs_at(pair[1])))
-        .map(|differs| differs.path)
+        .flat_map(move |pair| setting_differences(&number_settings(pair[0]), &number_settings(pair[1])))
+        .map(|difference| difference.path)
 }
 
 /// Mapping from names in the first run to names in the second.
-pub(super) struct BackboneNames(BTreeMap<String, String>);
+pub(super) struct NameMap(BTreeMap<String, String>);
 
-impl BackboneNames {
+impl NameMap {
     /// Creates the mapping from the given pairs of names.
     ///
     /// # Errors
@@ -278,9 +278,11 @@ impl BackboneNames {
             let mappable = mappable_names(run);
             if !mappable.contains(name) {
                 let maps: Vec<String> = names.iter().map(|(from, to)| format!("--map {from}={to}")).collect();
-                return Err(Error::bad_input(format!("{which} has no entry `{name}`"))
-                    .at(maps.join(" "))
-                    .none_of(name, mappable.iter().map(String::as_str)));
+                return Err(Error::bad_input(format!(
+                    "{which} has no backbone, method, corpus or task named `{name}`"
+                ))
+                .at(maps.join(" "))
+                .none_of(name, mappable.iter().map(String::as_str)));
             }
         }
         Ok(Self(names.iter().cloned().collect()))

@@ -132,7 +132,7 @@ impl Protocol {
     /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, and one for each
     /// average over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let unlike = outcome.has_different_vocabularies(grid);
+        let has_different_vocabularies = outcome.has_different_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
         let scored: Vec<&EvalTask> = grid.evaluate.builtin().filter(|task| outcome.task(task).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
@@ -162,7 +162,8 @@ impl Protocol {
                 | MetricSource::Defined => Vec::new(),
             }
         };
-        let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
+        let shown =
+            ENTRIES.iter().filter(|metric| metric.is_column(has_different_vocabularies, &grid.evaluate.metrics));
         let latencies =
             grid.evaluate.latency.iter().flat_map(|prompt| Self::latency_protocols(grid, *prompt, &outcome.machine));
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()

@@ -55,15 +55,13 @@ impl Protocol {
                 let generated = if *generated { " of generated text" } else { "" };
                 format!("{count} of {length} tokens{generated}{}", shard_order_text(*shards))
             }
-            Self::MultipleChoice {
-                documents, original, full_split: split_whole, generated, limit, max_length, ..
-            } => {
+            Self::MultipleChoice { documents, original, full_split, generated, limit, max_length, .. } => {
                 let count = match (documents < original, limit) {
                     (true, _) => format!("{documents} of {original} documents"),
                     (false, Some(limit)) => format!("all {original} documents (the limit of {limit} excludes none)"),
                     (false, None) => format!("all {original} documents"),
                 };
-                let split = match (generated, split_whole) {
+                let split = match (generated, full_split) {
                     (true, _) => " (generated, not the published split)",
                     (_, true) => " (the published split)",
                     _ => " (part of the published split)",
@@ -103,9 +101,9 @@ impl Protocol {
     /// Formats a short description for lines that list many columns. Default settings are omitted.
     pub fn short(&self) -> String {
         match self {
-            Self::MultipleChoice { full_split: split_whole, bos, limit, max_length, .. } => {
+            Self::MultipleChoice { full_split, bos, limit, max_length, .. } => {
                 let usual = *bos == Bos::default();
-                let extent = match (split_whole, limit, max_length) {
+                let extent = match (full_split, limit, max_length) {
                     (true, None, None) => "the published split".to_owned(),
                     _ => self.amount(),
                 };

@@ -151,12 +151,12 @@ impl RunDescription {
         overrides: &[String],
         request: EngineRequest,
     ) -> Result<Self> {
-        let engines = choose_entry(grid, request)?;
+        let engines = choose_engines(grid, request)?;
         // Sort by key only. The sort is stable, so the later of two overrides with the same key still wins.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| override_key(a).cmp(override_key(b)));
         let mut differs = sorted.clone();
-        if request != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
+        if request != EngineRequest::default() && engines != choose_engines(grid, EngineRequest::default())? {
             differs.push(format_engines(&engines));
         }
         if is_artifact && by == RunCommand::Run {
@@ -168,8 +168,8 @@ impl RunDescription {
     /// Returns whether the results of `other` may replace those of this run. Backbones present in only one run are
     /// ignored, because they may since have been added to or removed from the grid file.
     pub fn is_same(&self, other: &Self) -> bool {
-        let named = |provenance: &Self| {
-            (provenance.name.clone(), provenance.profile.clone(), provenance.by, provenance.overrides.clone())
+        let named = |description: &Self| {
+            (description.name.clone(), description.profile.clone(), description.by, description.overrides.clone())
         };
         named(self) == named(other)
             && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
@@ -190,7 +190,7 @@ impl RunDescription {
     }
 }
 
-fn choose_entry(grid: &Grid, request: EngineRequest) -> Result<BTreeMap<String, ComputeId>> {
+fn choose_engines(grid: &Grid, request: EngineRequest) -> Result<BTreeMap<String, ComputeId>> {
     let chosen = grid.backbones.iter();
     chosen.map(|(name, entry)| Ok((name.clone(), request.choose(&entry.path)?.id().into()))).collect()
 }

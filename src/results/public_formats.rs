@@ -20,6 +20,7 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders for all formats that other programs read.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
+
 /// Returns whether a file may be missing from an archived record. This holds for bulk data, bitmap versions of vector
 /// drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
@@ -27,6 +28,7 @@ pub fn may_be_left_out(name: &str) -> bool {
         || [DOCUMENTS, CHANNELS_FILE, LATENCY].contains(&name)
         || FORMS.iter().any(|form| Path::new(name).starts_with(form))
 }
+
 /// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
@@ -42,7 +44,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
             (
                 EVERY_EVAL_EVER,
                 "json",
-                every_eval_ever(name, grid, outcome, result).map(|every_eval_ever| format!("{every_eval_ever:#}\n")),
+                every_eval_ever(name, grid, outcome, result).map(|record| format!("{record:#}\n")),
             ),
             (EVAL_RESULTS, "yaml", eval_results(grid, result)),
         ];
@@ -69,14 +71,14 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
         let corpus = grid.corpora.get(&key.corpus)?;
         let sample = result.text_sample(key)?;
         let estimate = sample.estimate(metric)?;
-        let (least, greatest) = range(metric);
-        let mut called = metric.name.replace('_', " ");
-        called[..1].make_ascii_uppercase();
+        let (min_score, max_score) = value_range(metric);
+        let mut metric_name = metric.name.replace('_', " ");
+        metric_name[..1].make_ascii_uppercase();
         let config = json!({
-            "metric_id": metric.name, "metric_name": called, "metric_kind": metric.name,
+            "metric_id": metric.name, "metric_name": metric_name, "metric_kind": metric.name,
             "metric_parameters": {"window_tokens": key.length}, "lower_is_better": metric.direction == Direction::Lower,
-            "score_type": "continuous", "min_score": least,
-            "max_score": greatest.map_or_else(|| json!("Infinity"), |greatest| json!(greatest)),
+            "score_type": "continuous", "min_score": min_score,
+            "max_score": max_score.map_or_else(|| json!("Infinity"), |max_score| json!(max_score)),
         });
         let samples = Some(sample.losses.windows.len());
         let data = source_data(&key.corpus, hub_repository(corpus.hub.as_ref()), corpus.generated, samples);
@@ -142,20 +144,20 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     details["task_version"] = json!(definition.version);
     details["shots"] = json!(definition.shots(task.how.shots).to_string());
     let data = source_data(&task.name, hub_repository(source.as_ref()), *generated, Some(scores.effective));
-    let each = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
+    let records = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
         let shown = Metric::defined(&scores.label, metric, filter);
-        let share = shown.unit == Unit::Percent;
+        let is_percentage = shown.unit == Unit::Percent;
         let config = json!({
             "metric_id": metric, "metric_name": metric, "metric_kind": metric,
             "lower_is_better": shown.direction == Direction::Lower, "score_type": "continuous",
             "min_score": if metric == "mcc" { json!(-1.0) } else { json!(0.0) },
-            "max_score": if share || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
+            "max_score": if is_percentage || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
         });
         let error = error.filter(|error| error.is_finite());
         let score = score(*value, error, "bootstrap", scores.effective, &details);
         evaluation_result(&shown.id, &task.name, &data, &config, &score)
     });
-    each.collect()
+    records.collect()
 }
 
 fn evaluation_result(id: &str, name: &str, source: &Value, metric: &Value, score: &Value) -> Value {
@@ -166,7 +168,7 @@ fn evaluation_result(id: &str, name: &str, source: &Value, metric: &Value, score
 }
 
 /// Returns the minimum and maximum of a text metric. The maximum is `None` if the metric is unbounded.
-fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
+fn value_range(metric: &MetricEntry) -> (f64, Option<f64>) {
     match metric.source {
         MetricSource::Damage(damage, _) => damage.value_range(),
         _ if metric.unit == Unit::One => (1.0, None),

@@ -150,7 +150,7 @@ fn number_column(
     depths: Option<BTreeMap<String, Option<Depth>>>,
 ) -> NumberColumn {
     let column = NumberColumn::new(protocol.measures(), head);
-    NumberColumn { key: Some(protocol.key()), depths, decimals: decimals(results, protocol), ..column }
+    NumberColumn { key: Some(protocol.key()), depths, decimals: count_decimals(results, protocol), ..column }
 }
 
 /// Formats the number of a row in each column, if there is one.
@@ -167,7 +167,7 @@ fn format_numbers(columns: &[NumberColumn], row: &[&Arc<Measurement>]) -> Vec<Op
 
 /// Returns the number of decimals needed to show at least four digits of the smallest number in a column. Percentages
 /// have two decimals, as in the paper.
-fn decimals(results: &Results, protocol: &Protocol) -> usize {
+fn count_decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().difference == DifferenceKind::Absolute {
         return 2;
     }
@@ -205,7 +205,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
         number_column(results, protocol, head, Some(BTreeMap::from([(backbone, Some(depth))])))
     });
     let columns: Vec<NumberColumn> = columns.collect();
-    let variants = group_by_key(results.cells.iter().map(|cell| (variant(cell), cell)));
+    let variants = group_by_key(results.cells.iter().map(|cell| (variant_settings(cell), cell)));
     let labels = row_labels(&variants.iter().map(|(settings, _)| settings).collect::<Vec<_>>());
     let rows = variants.iter().zip(labels).map(|((settings, cells), label)| TableRow {
         lead: vec![label],
@@ -238,14 +238,15 @@ fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Resul
         None => average.or(protocols.first()),
     };
     selected.ok_or_else(|| {
+        let Some(metric) = metric else { return Error::bad_input("the results contain no metric") };
         let columns: Vec<String> = protocols.iter().map(Protocol::column).collect();
-        let error = Error::bad_input("unknown metric").at("--metric");
-        error.none_of(metric.unwrap_or_default(), columns.iter().map(String::as_str))
+        Error::bad_input("unknown metric").at("--metric").none_of(metric, columns.iter().map(String::as_str))
     })
 }
 
-/// Returns the settings shared by the cells in a row, that is, all except backbone and depth. Empty for a dense cell.
-fn variant(cell: &CellSummary) -> Settings {
+/// Returns the settings shared by the cells in a row of the wide table, that is, all except backbone and depth. Empty
+/// for a dense cell.
+fn variant_settings(cell: &CellSummary) -> Settings {
     select_settings(&cell.settings, |name| name != "backbone" && name != settings::DEPTH)
 }
 

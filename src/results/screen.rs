@@ -127,7 +127,7 @@ impl ScreenTable {
         if texts.lead > 0 && (0..texts.lead).all(|at| hidden.contains(&at)) {
             hidden.retain(|at| *at + 1 != texts.lead);
         }
-        name_dense(&mut texts, &hidden, &is_dense);
+        label_dense_rows(&mut texts, &hidden, &is_dense);
         let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| hidden.contains(at)).collect::<Vec<_>>());
         let above = shared_values_text(&texts, width, shared.iter().filter(|(at, _)| hidden.contains(at)));
         let below = remark_lines(&texts, &remarks, &hidden);
@@ -191,10 +191,10 @@ impl ScreenTable {
         text
     }
 
-    /// Formats one part of the table. It shows the leading columns and the columns in `behind`, with their headers
-    /// above a rule.
-    fn format_part(&self, behind: &[usize]) -> String {
-        let shown = self.lead.iter().chain(behind);
+    /// Formats one part of the table. It shows the leading columns and `columns_after_lead`, with their headers above a
+    /// rule.
+    fn format_part(&self, columns_after_lead: &[usize]) -> String {
+        let shown = self.lead.iter().chain(columns_after_lead);
         let columns: Vec<(usize, usize, &TextColumn)> =
             shown.map(|&at| (at, self.width(at), &self.texts.columns[at])).collect();
         let mut text = if self.texts.groups.is_empty() { String::new() } else { self.group_headers(&columns) };
@@ -332,14 +332,14 @@ fn shared_values_text<'a>(
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
     for (by, rows) in [(SharedBy::All, "all rows"), (SharedBy::Pruned, "all pruned rows")] {
-        let texts_of_rows = shared.iter().filter(|(_, index)| *index == by).map(|(at, _)| {
+        let values = shared.iter().filter(|(_, index)| *index == by).map(|(at, _)| {
             let TextColumn { head, cells, .. } = &texts.columns[*at];
             let cell = cells.iter().find(|cell| *cell != NONE).map_or("", String::as_str);
             if head.is_empty() { cell.to_owned() } else { format!("{head} {cell}") }
         });
-        let texts_of_rows: Vec<String> = texts_of_rows.collect();
-        if !texts_of_rows.is_empty() {
-            let line = format!("{}: {}", capital(rows), texts_of_rows.join(", "));
+        let values: Vec<String> = values.collect();
+        if !values.is_empty() {
+            let line = format!("{}: {}", capital(rows), values.join(", "));
             text.push_str(&format!("{}\n", wrap(&line, Some(width))));
         }
     }
@@ -367,7 +367,7 @@ fn block_columns(texts: &TextTable, hidden: &[usize]) -> Vec<usize> {
 }
 
 /// Labels dense rows whose names were moved out of the columns.
-fn name_dense(texts: &mut TextTable, hidden: &[usize], is_dense: &[bool]) {
+fn label_dense_rows(texts: &mut TextTable, hidden: &[usize], is_dense: &[bool]) {
     let retained: Vec<usize> = (0..texts.lead).filter(|at| !hidden.contains(at)).collect();
     let Some(last) = retained.last() else { return };
     for row in (0..is_dense.len()).filter(|row| is_dense[*row]) {
@@ -408,9 +408,9 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], hidden: &[usize]) -> Vec<S
         (0..texts.lead).filter(|at| !hidden.contains(at) || distinct(&texts.columns[*at].cells).len() > 2).collect();
     (0..rows)
         .filter_map(|row| {
-            let remarks_of = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());
+            let row_remarks = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());
             let shown_texts: Vec<&str> =
-                remarks_of.filter(|text| ![NONE, super::run_tables::OK].contains(text)).collect();
+                row_remarks.filter(|text| ![NONE, super::run_tables::OK].contains(text)).collect();
             let name = names.iter().map(|at| texts.columns[*at].cells[row].as_str()).filter(|cell| *cell != NONE);
             let name = name.collect::<Vec<_>>().join(" ");
             (!shown_texts.is_empty()).then(|| format!("{name}: {}", shown_texts.join("; ")))
@@ -418,17 +418,18 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], hidden: &[usize]) -> Vec<S
         .collect()
 }
 
-/// Splits column units into as few parts as possible, with about equal numbers of units.
-fn split_units(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
+/// Splits column units into as few parts as possible, with about equal numbers of units. `fits` returns whether a part
+/// with the given units is narrow enough.
+fn split_units(units: &[Vec<usize>], fits: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
     let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
     for unit in units {
         match filled.last_mut() {
-            Some(part) if has_room(&[part.as_slice(), std::slice::from_ref(unit)].concat()) => part.push(unit.clone()),
+            Some(part) if fits(&[part.as_slice(), std::slice::from_ref(unit)].concat()) => part.push(unit.clone()),
             _ => filled.push(vec![unit.clone()]),
         }
     }
     let even: Vec<Vec<Vec<usize>>> = (0..filled.len())
         .map(|at| units[at * units.len() / filled.len()..(at + 1) * units.len() / filled.len()].to_vec())
         .collect();
-    if even.iter().all(|part| has_room(part)) { even } else { filled }
+    if even.iter().all(|part| fits(part)) { even } else { filled }
 }

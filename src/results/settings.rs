@@ -76,15 +76,15 @@ pub fn distinguishing_settings<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
     let varying: Vec<&str> =
         names.into_iter().filter(|name| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name))).collect();
-    let kinds = |columns: &[&str]| {
+    let count_distinct_rows = |columns: &[&str]| {
         rows.iter()
             .map(|row| columns.iter().map(|name| row.get(*name).map(ToString::to_string)).collect::<Vec<_>>())
             .collect::<BTreeSet<_>>()
             .len()
     };
-    let all = kinds(&varying);
+    let all = count_distinct_rows(&varying);
     (0..=varying.len().min(MAX_SETTINGS))
-        .find_map(|count| first_combination(&[], &varying, count, &|names| kinds(names) == all))
+        .find_map(|count| first_combination(&[], &varying, count, &|names| count_distinct_rows(names) == all))
         .unwrap_or(varying)
 }
 
@@ -113,7 +113,7 @@ pub fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns the text of a setting, or an empty string if the setting is missing or not a text.
+/// Returns the value of a setting, or an empty string if the setting is missing or not a string.
 pub(super) fn setting_text<'s>(settings: &'s Settings, name: &str) -> &'s str {
     settings.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -158,7 +158,7 @@ pub fn distinct_labels<N: Clone + PartialEq>(
     labels
 }
 
-/// Returns labels that distinguish the rows.
+/// Formats, for each row, the settings that distinguish it from the other rows.
 fn distinguishing_labels(rows: &[&Settings]) -> Vec<String> {
     let names = distinguishing_settings(rows);
     rows.iter()

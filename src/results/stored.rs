@@ -68,11 +68,11 @@ impl StoredResults {
         let (mut measured, mut timed) =
             (BTreeMap::<String, BTreeMap<_, _>>::new(), BTreeMap::<_, BTreeMap<_, _>>::new());
         for number in results.numbers().filter(|number| !number.setup.measures.is_empty()) {
-            let protocols = match number.metric.is_latency() {
+            let measures_by_column = match number.metric.is_latency() {
                 true => timed.entry(number.cell.clone()).or_default(),
                 false => measured.entry(number.record.condition.backbone.clone()).or_default(),
             };
-            protocols
+            measures_by_column
                 .entry(number.key.to_string())
                 .or_insert_with(|| number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect());
         }
@@ -84,7 +84,7 @@ impl StoredResults {
             settings: grid.resolved()?,
             inputs: outcome.inputs.clone(),
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
-            protocols: protocols(grid, outcome),
+            protocols: collect_protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.cell.name.clone(), Settings::clone(&cell.settings))).collect(),
             measures: results
                 .numbers()
@@ -142,9 +142,9 @@ impl StoredResults {
     /// Returns the identity of the measurement that produced a number. For a mean, returns those of all averaged
     /// measurements.
     pub fn measures(&self, number: &ResultRow) -> &[MeasureId] {
-        let protocols = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
-        let protocols = protocols.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
-        protocols.map_or(&[], Vec::as_slice)
+        let measures = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
+        let measures = measures.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
+        measures.map_or(&[], Vec::as_slice)
     }
 
     /// Flattens the identity of a number: its variant and each measurement. Returns `None` if the number was never
@@ -174,7 +174,7 @@ impl StoredResults {
 
 /// Returns the protocol for each metric: its settings and the hashes of its data files. Numbers for the same condition
 /// have the same items only if their protocols are equal.
-fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
+fn collect_protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let texts = add_text_protocols(grid, outcome, &mut all);
     let tasks = add_task_protocols(grid, outcome, &mut all);

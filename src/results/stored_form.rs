@@ -172,11 +172,11 @@ pub(super) mod identities {
         to: S,
     ) -> Result<S::Ok, S::Error> {
         let mut shared = SharedParts::default();
-        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut indices: HashMap<String, usize> = HashMap::new();
         for (cell, identity) in all {
             let Value::Object(parts) = serde_json::to_value(identity).map_err(ser::Error::custom)? else { continue };
             let parts_of = parts.into_iter().map(|(name, part)| {
-                let index = *places.entry(part.to_string()).or_insert(shared.parts.len());
+                let index = *indices.entry(part.to_string()).or_insert(shared.parts.len());
                 if index == shared.parts.len() {
                     shared.parts.push(part);
                 }

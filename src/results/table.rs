@@ -146,9 +146,9 @@ impl RowHeader {
 }
 
 impl PrintedNumber {
-    /// Formats a number without its rank. Latencies, speedups and means over seeds include their spread. `lacking` is
-    /// shown if there is no value, for example because the cell failed.
-    pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
+    /// Formats a number without its rank. Latencies, speedups and means over seeds include their spread. `placeholder`
+    /// is shown if there is no value, for example because the cell failed.
+    pub fn printed(measurement: &Arc<Measurement>, decimals: usize, placeholder: &str) -> Self {
         let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
             Some(value) => {
@@ -165,7 +165,7 @@ impl PrintedNumber {
                 }
             }
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
-            None => lacking.to_owned(),
+            None => placeholder.to_owned(),
         };
         // If some seeds failed, add the number of seeds that have a value.
         let text = match &measurement.sample {
@@ -255,7 +255,7 @@ impl Table {
         }
     }
 
-    /// Iterates over all numbers shown, each with its row.
+    /// Iterates over all numbers in the table, each with its row.
     pub fn numbers(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
@@ -299,7 +299,7 @@ impl Table {
         self.numbers().any(|(_, shown)| shown.comparison.is_some())
     }
 
-    /// Returns an explanation of the verdict signs that occur in the table.
+    /// Formats an explanation of the verdict signs that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .numbers()
@@ -313,7 +313,7 @@ impl Table {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     }
 
-    /// Returns an explanation of the marks `+` and `-`.
+    /// Formats an explanation of the marks `+` and `-`.
     pub fn marks_legend(&self) -> String {
         match &self.against {
             Some(name) => {

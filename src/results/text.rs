@@ -28,12 +28,11 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Converts the columns of a table into columns of strings, if their visibility satisfies `places`. `words` formats
-    /// a text cell, given its column, row index and text, and whether the column is a leading one. `numbers` formats a
-    /// column of numbers.
+    /// Converts the visible columns of a table into columns of strings. `words` formats a text cell, given its column,
+    /// row index and text, and whether the column is a leading one. `numbers` formats a column of numbers.
     pub(super) fn new(
         table: &Table,
-        places: fn(Visibility) -> bool,
+        is_visible: fn(Visibility) -> bool,
         words: &dyn Fn(&RowHeader, usize, &str, bool) -> String,
         numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
     ) -> Self {
@@ -42,14 +41,14 @@ impl TextTable {
                 leads
                     .iter()
                     .enumerate()
-                    .filter(|(_, lead)| places(lead.visibility))
+                    .filter(|(_, lead)| is_visible(lead.visibility))
                     .map(|(at, lead)| TextColumn {
                         head: lead.head.clone(),
                         cells: table
                             .rows
                             .iter()
                             .enumerate()
-                            .map(|(row, cells_of)| words(lead, row, &cells(cells_of)[at], is_lead))
+                            .map(|(index, row)| words(lead, index, &cells(row)[at], is_lead))
                             .collect(),
                         is_number: lead.count,
                     })
@@ -99,6 +98,7 @@ impl TextTable {
     }
 }
 
+/// Capitalizes the first letter of a string.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
@@ -127,13 +127,13 @@ pub fn markdown(table: &Table) -> String {
     let texts = TextTable::new(
         table,
         |visibility| visibility == Visibility::Everywhere,
-        &|_: &RowHeader, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
+        &|_: &RowHeader, row: usize, text: &str, is_lead: bool| match (text, table.rows[row].ours && is_lead) {
             ("", _) => NONE.to_owned(),
             (text, true) => format!("*{}*", escape_markdown(text)),
             (text, false) => escape_markdown(text),
         },
         &|all: &[Option<&PrintedNumber>]| {
-            all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), with_marks)).collect()
+            all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), format_number)).collect()
         },
     );
     text.push_str(&texts.markdown());
@@ -155,7 +155,7 @@ pub fn markdown(table: &Table) -> String {
     text
 }
 
-fn with_marks(shown: &PrintedNumber) -> String {
+fn format_number(shown: &PrintedNumber) -> String {
     let mark = match shown.mark() {
         "+" => "⁺",
         "-" => "⁻",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::atomic_file::{polars_error, write_parts};
+use super::atomic_file::{polars_error, write_row_groups};
 use super::settings::{distinct, group_by_key};
 use crate::error::Result;
 use crate::grid::Latency;
@@ -32,7 +32,7 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
         return Ok(None);
     }
     let path = dir.join(LATENCY);
-    write_parts(&path, &build_frame(None)?, cells.iter().map(|cell| build_frame(Some(cell))))?;
+    write_row_groups(&path, &build_frame(None)?, cells.iter().map(|cell| build_frame(Some(cell))))?;
     Ok(Some(path))
 }
 
@@ -157,7 +157,7 @@ fn repeated_sessions_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     list_note(sentence, &texts.collect::<Vec<_>>())
 }
 
-/// Ends a sentence with the distinct texts of a list. Returns `None` if the list is empty.
+/// Appends the distinct texts of a list to a sentence. Returns `None` if the list is empty.
 fn list_note(sentence: &str, texts: &[String]) -> Option<String> {
     (!texts.is_empty()).then(|| format!("{sentence}: {}.", distinct(texts).join(", ")))
 }
