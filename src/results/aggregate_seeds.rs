@@ -211,32 +211,35 @@ mod tests {
 
     #[test]
     fn seed_aggregate_is_mean_and_sample_standard_deviation() {
-        let over = results(&[
+        let aggregated = results(&[
             number(None, Some(70.0)),
             number(Some(0), Some(50.0)),
             number(Some(1), Some(53.0)),
             number(Some(2), Some(56.0)),
         ])
         .aggregate_seeds();
-        assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
+        assert_eq!((aggregated.cells.len(), aggregated.measurements().len()), (2, 2));
         // Dense cells do not change.
-        assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
-        let first = &over.cells[1].numbers[0];
+        assert_eq!(
+            (aggregated.measurements()[0].record.value, aggregated.measurements()[0].record.error),
+            (Some(70.0), Some(9.0))
+        );
+        let first = &aggregated.cells[1].numbers[0];
         // The variance is (3² + 0² + 3²) / 2 = 9.
         assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
         assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
-        let notes = seed_notes(over.numbers().map(AsRef::as_ref));
+        let notes = seed_notes(aggregated.numbers().map(AsRef::as_ref));
         assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
     }
 
     #[test]
     fn failed_seed_is_noted_and_not_averaged() {
-        let over = results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))])
+        let aggregated = results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))])
             .aggregate_seeds();
-        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
-        assert_eq!(over.cells[0].notes, ["failed under seed 1: it failed"]);
-        let over = results(&[number(Some(0), None), number(Some(1), None)]).aggregate_seeds();
-        assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "failed");
-        assert_eq!(over.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
+        assert_eq!(PrintedNumber::printed(&aggregated.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(aggregated.cells[0].notes, ["failed under seed 1: it failed"]);
+        let aggregated = results(&[number(Some(0), None), number(Some(1), None)]).aggregate_seeds();
+        assert_eq!(PrintedNumber::printed(&aggregated.measurements()[0], 2, "failed").text, "failed");
+        assert_eq!(aggregated.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
     }
 }

@@ -113,8 +113,8 @@ fn run(seeds: &[(u64, f64)]) -> StoredResults {
 #[test]
 fn cells_that_differ_only_in_seed_are_paired_by_seed() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
-    let alike = Differences::between(&both, &both, &[]).unwrap();
-    assert_eq!((alike.compared, alike.values.len(), alike.coinciding.len()), (2, 0, 0));
+    let same = Differences::between(&both, &both, &[]).unwrap();
+    assert_eq!((same.compared, same.values.len(), same.coinciding.len()), (2, 0, 0));
     // A run that has one of the two seeds is compared with the cell for that seed.
     let other = Differences::between(&both, &run(&[(1, 75.0)]), &[]).unwrap();
     assert_eq!((other.compared, other.values.len(), other.only_first.len()), (1, 0, 1));
@@ -123,9 +123,9 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
 
 #[test]
 fn numbers_are_paired_across_a_uniform_setting_change() {
-    let apart = Differences::between(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
-    assert_eq!((apart.compared, apart.values.len()), (1, 1));
-    let global_differences: Vec<_> = apart
+    let changed = Differences::between(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
+    assert_eq!((changed.compared, changed.values.len()), (1, 1));
+    let global_differences: Vec<_> = changed
         .global_differences
         .iter()
         .map(|change| (change.path.as_str(), change.first.clone(), change.second.clone()))
@@ -138,9 +138,9 @@ fn numbers_are_paired_across_a_uniform_setting_change() {
 
 #[test]
 fn numbers_with_duplicate_identity_are_not_paired() {
-    let twice =
+    let duplicate =
         with_identity_change(run(&[(0, 50.0), (1, 75.0)]), |identity| identity["calibration"]["seed"] = json!(0));
-    let found = Differences::between(&twice, &run(&[(0, 50.0)]), &[]).unwrap();
+    let found = Differences::between(&duplicate, &run(&[(0, 50.0)]), &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (0, 0, 1));
     assert_eq!((found.coinciding[0].first.len(), found.coinciding[0].second.len()), (2, 1));
 }

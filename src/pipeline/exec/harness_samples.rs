@@ -1,4 +1,5 @@
-//! Requests and answers for each document, in the format of the `samples_TASK_….jsonl` files of lm-evaluation-harness.
+//! Requests and answers for each document, in the format of the files `samples_TASK_….jsonl` that lm-evaluation-harness
+//! writes.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;

@@ -274,8 +274,8 @@ fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
 }
 
-/// Returns the windows or documents in the computed chunks with their indices, and their total number. `scored` contains
-/// the number of scored tokens in each text of a task.
+/// Returns the windows or documents in the computed chunks with their indices, and the total number of windows or
+/// documents. `scored` contains the number of scored tokens in each text of a task.
 fn build_sampled_items(
     context: &RunContext<'_>,
     evaluation: &Evaluation,

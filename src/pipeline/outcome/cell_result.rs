@@ -113,8 +113,8 @@ pub struct TaskScores {
 pub enum Answers {
     /// Answers to a built-in task.
     Builtin(ScoredTask),
-    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is the value of a metric for a
-    /// document. It is computed from the answer `chosen[score][document]`.
+    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is the metric's value for a
+    /// document, computed from the answer `chosen[score][document]`.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
 }
 
@@ -254,8 +254,8 @@ pub struct CellResult {
     pub seconds: f64,
     /// Reason why the cell failed, if it did.
     pub failure: Option<String>,
-    /// Description of the first missing object if the cell is incomplete, such as `not scored on ptb`. Stored results of
-    /// the cell are still filled in.
+    /// Description of the first missing object if the cell is incomplete, such as `not scored on ptb`. Stored results
+    /// of the cell are still filled in.
     pub missing: Option<String>,
     /// Stored objects from which the cell was computed, with their provenance.
     pub made_from: Vec<UsedObject>,

@@ -109,8 +109,8 @@ impl ChunkRun<'_> {
         Ok(ChunkLease::Done)
     }
 
-    /// Computes the group of chunks in `sweep`, if it is not empty, and flushes their records if the last flush was long
-    /// enough ago. Chunks whose leases have been lost in the meantime are left to other processes.
+    /// Computes the chunks in the group of `sweep`, if any, and flushes their records if the last flush was long enough
+    /// ago. Chunks whose leases have been lost in the meantime are left to other processes.
     fn compute(
         &self,
         job: usize,
@@ -254,6 +254,7 @@ struct Sweep {
     unwritten: Vec<Lease>,
     /// Time of the last flush, or `None` before the first one. The first flush happens immediately.
     last_flush: Option<Duration>,
-    /// Duration of the last check that the backbone is unchanged. It is long if the system does not report file changes.
+    /// Duration of the last check that the backbone is unchanged, which is long if the system does not report file
+    /// changes.
     check_time: Duration,
 }

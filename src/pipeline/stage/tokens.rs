@@ -140,8 +140,8 @@ pub struct TaskTokens {
     ranges: Vec<Vec<[Range<usize>; 2]>>,
 }
 
-/// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. `answer_key` is the name
-/// and content of the payload with which answers are scored.
+/// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. `answer_key` is the
+/// name and content of the payload with which answers are scored.
 fn store_requests(
     to: request_tokens::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
