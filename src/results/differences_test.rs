@@ -283,7 +283,7 @@ fn settings(name: &str) -> Value {
 }
 
 #[test]
-fn equal_content_is_paired_despite_different_names() {
+fn equal_identities_are_paired_despite_different_names() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
     let mut two = one.clone();
     two.numbers[0].record.condition.backbone = "mine".into();

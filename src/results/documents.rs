@@ -12,12 +12,13 @@ use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{ChoiceResult, DocumentResult, ScoredTask};
 
-/// Name of the answers file in a results directory.
+/// Name of the file in a results directory that contains the answers of all cells.
 pub const DOCUMENTS: &str = "documents.parquet";
 
 /// Subdirectory of a results directory for files in the layout of lm-evaluation-harness.
 pub const LM_EVAL: &str = "lm_eval";
 
+/// Answers of a cell to a built-in task.
 #[derive(Debug, Clone, Copy)]
 pub struct CellAnswers<'a> {
     pub cell: &'a str,
@@ -74,20 +75,20 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     for (index, (cell, results)) in files.iter().enumerate() {
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
         // No cell name ends in such a suffix.
-        let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
+        let suffix = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
         let text = serde_json::to_vec_pretty(results)
             .map_err(|error| Error::job("cannot write the results as JSON").at(*cell).found(error.to_string()))?;
-        put(&folder.join(format!("{cell}{more}.json")), &text)?;
+        put(&folder.join(format!("{cell}{suffix}.json")), &text)?;
     }
     Ok(folder)
 }
 
-/// Name of the channel errors file in a results directory.
+/// Name of the file in a results directory that contains the error of each channel at each boundary.
 pub const CHANNELS_FILE: &str = "channels.parquet";
 
 /// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is
-/// identified by the first layer that it removes. `error` is the mean of |X̂ − X_post| over tokens. If no cell has a
-/// boundary, no file is written.
+/// identified by the first layer that it removes. `error` is the mean absolute difference between the repaired and the
+/// dense residual stream over all tokens, |X̂ − X_post|. If no cell has a boundary, no file is written.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn metric_key_includes_length_but_not_extent() {
+    fn metric_key_includes_length_but_not_window_count() {
         assert_eq!(text(64, 5).key(), text(64, 9).key());
         assert_ne!(text(64, 5).key(), text(48, 5).key());
         let bits = Protocol::Derived {
@@ -157,18 +157,18 @@ mod tests {
     #[test]
     fn protocols_of_one_task_have_distinct_metric_keys() {
         assert_ne!(
-            MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
-            MetricKey::Task(&metric::TASK, used(Bos::Never))
+            MetricKey::Task(&metric::TASK, copa_task(Bos::Tokenizer)),
+            MetricKey::Task(&metric::TASK, copa_task(Bos::Never))
         );
-        assert_eq!(MetricKey::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
+        assert_eq!(MetricKey::Task(&metric::TASK, copa_task(Bos::Never)).to_string(), "copa(bos=never)");
         // A metric and a task may share a name.
         assert_ne!(
-            MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
+            MetricKey::Task(&metric::TASK, copa_task(Bos::Tokenizer)),
             MetricKey::without_table(&metric::Metric::task("copa"))
         );
     }
 
-    fn used(bos: Bos) -> EvalTask {
+    fn copa_task(bos: Bos) -> EvalTask {
         EvalTask { name: "copa".into(), how: TaskSettings { bos, ..TaskSettings::default() }, defined: false }
     }
 }

@@ -18,8 +18,8 @@ use crate::pipeline::stage::scores::display_scale;
 use crate::recovery::{self, RepairMetrics};
 use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
 
-/// Collects the measurements in an outcome, cell by cell. `named` lists the options that appear in the names of
-/// methods.
+/// Collects the measurements in an outcome, cell by cell. The names of methods include the values of the options in
+/// `named`.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::new(outcome, named);
     let columns = Protocol::columns(grid, outcome);
@@ -444,7 +444,7 @@ mod tests {
     use crate::metric;
 
     #[test]
-    fn failed_cell_has_boundary_errors_without_a_value() {
+    fn failed_pruned_cell_has_boundary_metrics_without_value() {
         let cell = |criterion: Option<&str>| Cell {
             criterion: criterion.map(Method::with_name),
             depth: 4.into(),

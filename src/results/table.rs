@@ -13,9 +13,10 @@ use crate::criterion::Depth;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
-/// Text in the cell of a variant that ran out of memory.
+/// Text in place of the number for a variant that ran out of memory.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
+/// Table of numbers, independent of the output format.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Title above the table; may be empty.
@@ -107,6 +108,7 @@ pub struct TableRow {
     pub tail: Vec<String>,
 }
 
+/// Number as printed in a table, with its rank and comparisons.
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,

@@ -12,7 +12,7 @@ use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
-/// Name of the timed passes file in a results directory.
+/// Name of the file in a results directory that contains all timed passes.
 pub const LATENCY: &str = "latency.parquet";
 
 /// Prefix that marks a time as noisy.

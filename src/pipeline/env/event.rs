@@ -22,7 +22,7 @@ pub struct JobStarted {
     pub flops: f64,
 }
 
-/// Kind of a work item. The rate is measured separately for each kind.
+/// Kind of a work item. Each kind has its own measured rate, in floating-point operations per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {

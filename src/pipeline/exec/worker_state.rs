@@ -16,8 +16,9 @@ pub(super) struct WorkerState {
     pub(super) seen_leases: SeenLeases,
 }
 
-/// Lease on a numbered seat of a backbone. The taken seats count the workers on a backbone. A worker chooses the
-/// backbone with the fewest workers and stays with it until it is finished, so it loads only one backbone at a time.
+/// Lease that shows other workers which backbone a worker has loaded. Each backbone has numbered leases, called seats,
+/// so the leased seats count its workers. A worker chooses the backbone with the fewest workers, and stays with it until
+/// the backbone is finished. It thus loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatLease(Mutex<Option<Lease>>);
 

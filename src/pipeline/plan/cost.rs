@@ -1,4 +1,4 @@
-//! Costs of a plan: FLOPs with and without sharing of common steps, memory and disk space.
+//! Costs of a plan: FLOPs with and without sharing steps among variants, memory, and disk space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

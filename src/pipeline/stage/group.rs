@@ -1,5 +1,5 @@
-//! Groups of objects that are computed in one job. These objects are leased, scheduled and reported together. For
-//! example, all scores on a text share one trie. This module also caches the programs of variants, with their
+//! Kinds of jobs. A job computes a group of objects that are leased, scheduled and reported together. For example, all
+//! scores on a text are computed by one job with one trie. This module also caches the programs of variants, with their
 //! operators, in memory.
 
 use std::collections::HashMap;
@@ -29,11 +29,12 @@ pub struct Group {
     pub label: fn(&BackbonePlan, usize) -> String,
     /// Returns the prefix of a job's lease names, or the label of the job if other processes cannot share it.
     pub lease_name: fn(&BackbonePlan, usize) -> String,
-    /// Returns the text, task or prompt of the job, or `None` if it has none.
+    /// Returns the text, task or prompt that the job scores or times, or `None` for a calibration.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
     /// Returns the keys of the objects that the job computes for a variant, in the order of computation.
     pub produced: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
-    /// Returns how many bytes of memory the given variants need, in addition to the weights and a batch.
+    /// Returns how many bytes of memory the job needs for the given variants, in addition to the weights and the
+    /// activations of a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
     pub(crate) make: Make,
