@@ -17,8 +17,8 @@ pub(super) struct WorkerState {
 }
 
 /// Lease that shows other workers which backbone a worker has loaded. Each backbone has numbered leases, called seats,
-/// so the leased seats count its workers. A worker chooses the backbone with the fewest workers, and stays with it until
-/// the backbone is finished. It thus loads only one backbone at a time.
+/// so the leased seats count its workers. A worker chooses the backbone with the fewest workers, and stays with it
+/// until the backbone is finished. It thus loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatLease(Mutex<Option<Lease>>);
 
