@@ -20,8 +20,8 @@ use ghostlab_definitions::{FileRows, PromptSettings, builtin};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const ROWS: usize = 16;
-const BUDGET: usize = 2048;
+const ROWS_PER_BATCH: usize = 16;
+const BATCH_TOKENS: usize = 2048;
 
 fn main() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/real");
@@ -36,7 +36,7 @@ fn main() {
         TaskEncoder::new(&tokenizer, &read_json("tokenizer_config.json", &shared), &read_json("config.json", &shared))
             .unwrap();
     let dense = [Program::dense(decoder.config().layers)];
-    let nine = variants(&decoder);
+    let nine = build_programs(&decoder);
     println!(
         "{:>12} {:>10} {:>8} {:>14} {:>14} {:>7} {:>18} {:>16}",
         "task", "documents", "tokens", "padded docs/s", "ours docs/s", "ratio", "in products", "nine / dense"
@@ -58,7 +58,7 @@ fn main() {
             .collect();
         let times = Times::measure(&decoder, &documents, &dense, &nine);
         let n = documents.len() as f64;
-        let exam = MultipleChoiceEval::new(documents.clone(), decoder.config(), BUDGET).unwrap();
+        let exam = MultipleChoiceEval::new(documents.clone(), decoder.config(), BATCH_TOKENS).unwrap();
         let tokens: usize = (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum();
         println!(
             "{:>12} {:>10} {:>8} {:>14.1} {:>14.1} {:>7.2} {:>16.0} % {:>16.2}",
@@ -89,10 +89,10 @@ impl Times {
     fn measure(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
         let mut best = Self { padded: f64::INFINITY, ours: f64::INFINITY, in_products: 0.0, nine: f64::INFINITY };
         for _ in 0..3 {
-            let (seconds, expected) = padded(decoder, documents);
+            let (seconds, expected) = score_padded_rows(decoder, documents);
             best.padded = best.padded.min(seconds);
             profile::enable();
-            let (seconds, scores) = ours(decoder, documents, dense);
+            let (seconds, scores) = score_with_engine(decoder, documents, dense);
             let inside = profile::disable() / (seconds * rayon::current_num_threads() as f64);
             if seconds < best.ours {
                 best.ours = seconds;
@@ -101,18 +101,22 @@ impl Times {
             for (a, b) in scores_of_choices(&scores[0]).iter().zip(&expected) {
                 assert!((a.log_likelihood - b.log_likelihood).abs() < 1e-3, "{a:?} {b:?}");
             }
-            best.nine = best.nine.min(ours(decoder, documents, nine).0);
+            best.nine = best.nine.min(score_with_engine(decoder, documents, nine).0);
         }
         best
     }
 }
 
 /// Scores documents with this engine. Returns the elapsed seconds and each program's scores.
-fn ours(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], programs: &[Program]) -> (f64, Vec<Vec<f64>>) {
+fn score_with_engine(
+    decoder: &Decoder,
+    documents: &[Vec<TokenizedChoice<'_>>],
+    programs: &[Program],
+) -> (f64, Vec<Vec<f64>>) {
     let trie = Trie::for_scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let started = Instant::now();
-    let exam = MultipleChoiceEval::new(documents.to_vec(), decoder.config(), BUDGET).unwrap();
+    let exam = MultipleChoiceEval::new(documents.to_vec(), decoder.config(), BATCH_TOKENS).unwrap();
     let scores = score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
     (started.elapsed().as_secs_f64(), scores)
 }
@@ -122,7 +126,7 @@ fn read_json(name: &str, shared: &Path) -> serde_json::Value {
 }
 
 /// Returns the dense program and, for each of two cuts, one variant without a repair and three with operators.
-fn variants(decoder: &Decoder) -> Vec<Program> {
+fn build_programs(decoder: &Decoder) -> Vec<Program> {
     let layers = decoder.config().layers;
     let channels = decoder.config().hidden;
     let mut programs = vec![Program::dense(layers)];
@@ -141,14 +145,14 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
 }
 
 /// Scores one row per choice. The rows are sorted by length and padded to the longest one in their batch of 16.
-fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<Score>) {
+fn score_padded_rows(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<Score>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenizedChoice<'_>> = documents.iter().flatten().copied().collect();
     let started = Instant::now();
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(all[index].input.len()));
     let mut scores = vec![Score { log_likelihood: 0.0, greedy: true }; all.len()];
-    for members in order.chunks(ROWS) {
+    for members in order.chunks(ROWS_PER_BATCH) {
         let longest = all[members[0]].input.len();
         let mut batch = Batch::default();
         for &index in members {

@@ -13,8 +13,8 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the best time of five rounds, because load from other programs can only slow a round down.
-fn milliseconds(mut work: impl FnMut()) -> f64 {
+/// Returns the best time of five rounds in milliseconds, because load from other programs can only slow a round down.
+fn measure_milliseconds(mut work: impl FnMut()) -> f64 {
     work();
     (0..5)
         .map(|_| {
@@ -43,10 +43,11 @@ fn main() {
     let teacher = top_tokens(&unpruned.logits(&embedded).unwrap(), Finetune::TOP_TOKENS).unwrap();
     let identity: Vec<f32> = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
     let mut training = Training::new(&tail, Checkpoint::start(identity)).unwrap();
-    let step = milliseconds(|| {
+    let step = measure_milliseconds(|| {
         training.step(&stream, &teacher).unwrap();
     });
-    let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
+    let [dense, behind] =
+        [&unpruned, &removed].map(|tail| measure_milliseconds(|| drop(tail.logits(&embedded).unwrap())));
     // Time of the student's layers before the cut: the time of the dense pass minus that of the layers from `start` on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");

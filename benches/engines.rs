@@ -21,7 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TOKENS: usize = 8192;
 /// Number of tokens per batch for the candle engine on the CPU.
-const PIECE: usize = 512;
+const CANDLE_BATCH_TOKENS: usize = 512;
 
 fn main() {
     let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/real/backbone"));
@@ -47,7 +47,7 @@ fn main() {
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {
-                *best = best.min(seconds(&**engine, window));
+                *best = best.min(time_scoring(&**engine, window));
             }
         }
         for (engine, seconds) in engines.iter().zip(&best) {
@@ -56,11 +56,11 @@ fn main() {
             println!("{window:>8} {name:>24} {rate:>12.0} {:>6.0} %", 100.0 * best[0] / seconds);
         }
     }
-    operations(&config);
+    profile_operations(&config);
 }
 
 /// Times the dense backbone while it scores windows, as it does in a run.
-fn seconds(engine: &dyn Engine, window: usize) -> f64 {
+fn time_scoring(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();
     let windows = Windows { corpus_tokens: TOKENS, ids, length: window, starts, bytes: 0 };
@@ -72,26 +72,26 @@ fn seconds(engine: &dyn Engine, window: usize) -> f64 {
 }
 
 /// Times the operations of one layer on one window, and prints the fraction of the total time that each takes.
-fn operations(config: &Config) {
+fn profile_operations(config: &Config) {
     let c = config.hidden;
     let f = config.intermediate;
     let d = config.head_dim;
     let h = config.heads;
     let k = config.kv_heads;
-    let x = random_tensor(&[PIECE, c]);
+    let x = random_tensor(&[CANDLE_BATCH_TOKENS, c]);
     let weight = random_tensor(&[c]);
     let [query, key, output] = [[h * d, c], [k * d, c], [c, h * d]].map(|shape| random_tensor(&shape));
     let [gate, down] = [[f, c], [c, f]].map(|shape| random_tensor(&shape));
-    let wide = random_tensor(&[PIECE, h * d]);
-    let hidden = random_tensor(&[PIECE, f]);
-    let [turned, turned_keys] = [h, k].map(|count| random_tensor(&[PIECE, count, d]));
-    let cos = random_tensor(&[PIECE, d / 2]);
-    let sin = random_tensor(&[PIECE, d / 2]);
+    let wide = random_tensor(&[CANDLE_BATCH_TOKENS, h * d]);
+    let hidden = random_tensor(&[CANDLE_BATCH_TOKENS, f]);
+    let [turned, turned_keys] = [h, k].map(|count| random_tensor(&[CANDLE_BATCH_TOKENS, count, d]));
+    let cos = random_tensor(&[CANDLE_BATCH_TOKENS, d / 2]);
+    let sin = random_tensor(&[CANDLE_BATCH_TOKENS, d / 2]);
     let queries = turned.unsqueeze(0).unwrap();
     let keys = turned_keys.unsqueeze(0).unwrap();
-    let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
-    let scores = random_tensor(&[h, PIECE, PIECE]);
-    let of_scores = ops::Scores::from_config(config);
+    let mask = Tensor::zeros((CANDLE_BATCH_TOKENS, CANDLE_BATCH_TOKENS), DType::F32, &Device::Cpu).unwrap();
+    let scores = random_tensor(&[h, CANDLE_BATCH_TOKENS, CANDLE_BATCH_TOKENS]);
+    let score_settings = ops::Scores::from_config(config);
     let all = [
         time_operation("products of the layer", &|| {
             for (x, weight) in
@@ -101,7 +101,7 @@ fn operations(config: &Config) {
             }
         }),
         time_operation("attention, softmax included", &|| {
-            drop(ops::attention(&queries, &keys, &keys, &mask, of_scores).unwrap());
+            drop(ops::attention(&queries, &keys, &keys, &mask, score_settings).unwrap());
         }),
         time_operation("softmax by itself (candle's own)", &|| drop(ops::softmax(&scores).unwrap())),
         time_operation("rotary embedding", &|| {
@@ -121,7 +121,7 @@ fn operations(config: &Config) {
         }),
     ];
     let total: f64 = all.iter().filter(|(name, _)| !name.contains("by itself")).map(|(_, seconds)| seconds).sum();
-    println!("\n{:>32} {:>12} {:>8}", format!("a layer on {PIECE} tokens"), "ms", "share");
+    println!("\n{:>32} {:>12} {:>8}", format!("a layer on {CANDLE_BATCH_TOKENS} tokens"), "ms", "share");
     for (name, seconds) in all {
         println!("{name:>32} {:>12.2} {:>6.0} %", 1e3 * seconds, 100.0 * seconds / total);
     }

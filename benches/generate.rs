@@ -15,7 +15,7 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const PROMPT: usize = 32;
+const PROMPT_TOKENS: usize = 32;
 
 fn main() {
     let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/real/backbone"));
@@ -39,8 +39,8 @@ fn main() {
             let mut best = 0.0f64;
             let mut copied = 0.0f64;
             for _ in 0..rounds {
-                copied = copied.max(copy_rate());
-                best = best.max(rows as f64 * steps as f64 / decode(&decoder, &trie, rows, steps));
+                copied = copied.max(measure_copy_rate());
+                best = best.max(rows as f64 * steps as f64 / time_decoding(&decoder, &trie, rows, steps));
             }
             let read = best / rows as f64 * bytes as f64 / 1e9;
             let share = read / copied;
@@ -59,24 +59,26 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
 }
 
 /// Times `steps` decoding steps, each with one token per sequence.
-fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
+fn time_decoding(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.start_decoding(trie).unwrap();
     let vocab = decoder.config().vocab;
     let prompts: Vec<SequenceInput> = (0..rows)
-        .map(|row| prompt_run(row, (0..PROMPT).map(|position| sample_id(row * 31 + position, vocab)).collect(), steps))
+        .map(|row| {
+            build_sequence(row, (0..PROMPT).map(|position| sample_id(row * 31 + position, vocab)).collect(), steps)
+        })
         .collect();
     decoding.run(&prompts).unwrap();
     let started = Instant::now();
     for step in 0..steps {
         let next: Vec<SequenceInput> =
-            (0..rows).map(|row| prompt_run(row, vec![sample_id(row + step, vocab)], steps)).collect();
+            (0..rows).map(|row| build_sequence(row, vec![sample_id(row + step, vocab)], steps)).collect();
         decoding.run(&next).unwrap();
     }
     started.elapsed().as_secs_f64()
 }
 
-fn prompt_run(block: usize, ids: Vec<u32>, steps: usize) -> SequenceInput {
-    SequenceInput { ids, programs: vec![0], context: Vec::new(), block, capacity: PROMPT + steps }
+fn build_sequence(block: usize, ids: Vec<u32>, steps: usize) -> SequenceInput {
+    SequenceInput { ids, programs: vec![0], context: Vec::new(), block, capacity: PROMPT_TOKENS + steps }
 }
 
 fn sample_id(index: usize, vocab: usize) -> u32 {
@@ -84,11 +86,11 @@ fn sample_id(index: usize, vocab: usize) -> u32 {
 }
 
 /// Returns the memory bandwidth of a copy by all threads, in GB per second. The arrays are larger than the caches.
-fn copy_rate() -> f64 {
-    const NUMBERS: usize = 1 << 26;
-    let from = vec![1.0f32; NUMBERS];
-    let mut to = vec![0.0f32; NUMBERS];
-    let share = NUMBERS.div_ceil(rayon::current_num_threads());
+fn measure_copy_rate() -> f64 {
+    const FLOATS: usize = 1 << 26;
+    let from = vec![1.0f32; FLOATS];
+    let mut to = vec![0.0f32; FLOATS];
+    let share = FLOATS.div_ceil(rayon::current_num_threads());
     let copy = |to: &mut [f32]| {
         to.par_chunks_mut(share).zip(from.par_chunks(share)).for_each(|(to, from)| to.copy_from_slice(from));
     };
@@ -96,6 +98,6 @@ fn copy_rate() -> f64 {
     let started = Instant::now();
     copy(&mut to);
     let seconds = started.elapsed().as_secs_f64();
-    assert!(std::hint::black_box(&to)[NUMBERS / 2] > 0.0);
-    2.0 * size_of::<f32>() as f64 * NUMBERS as f64 / seconds / 1e9
+    assert!(std::hint::black_box(&to)[FLOATS / 2] > 0.0);
+    2.0 * size_of::<f32>() as f64 * FLOATS as f64 / seconds / 1e9
 }

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LAYERS: usize = 2;
 const C: usize = 4096;
 const F: usize = 14336;
-const KEYS: usize = 1024;
+const KEY_CHANNELS: usize = 1024;
 const VOCAB: usize = 4096;
 
 fn main() {
@@ -42,42 +42,42 @@ fn main() {
             })
             .sum();
         let started = Instant::now();
-        let computed = computed();
+        let cpu_start = cpu_seconds();
         drop(Decoder::load(Path::new(&folder)).unwrap());
         let seconds = started.elapsed().as_secs_f64();
-        let computed = self::computed() - computed;
-        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} CPU s", bytes as f64 / 1e9 / seconds);
+        let cpu_time = cpu_seconds() - cpu_start;
+        println!("{seconds:>8.2} s {:>8.2} GB/s {cpu_time:>8.2} CPU s", bytes as f64 / 1e9 / seconds);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let tensors = tensors();
-    let bytes = write(folder.path(), &tensors);
+    let tensors = tensor_shapes();
+    let bytes = write_backbone(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
     // Take the best of three rounds, because load from other programs can only slow a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
-        ("naive loader", &|| drop(plain(&file, bytes, &tensors))),
+        ("naive loader", &|| drop(load_naively(&file, bytes, &tensors))),
     ];
     for (name, load) in ways {
-        let (seconds, computed) = {
+        let (seconds, cpu_time) = {
             (0..3)
                 .map(|_| {
                     let started = Instant::now();
-                    let computed = computed();
+                    let cpu_start = cpu_seconds();
                     load();
-                    (started.elapsed().as_secs_f64(), self::computed() - computed)
+                    (started.elapsed().as_secs_f64(), cpu_seconds() - cpu_start)
                 })
                 .min_by(|a, b| a.0.total_cmp(&b.0))
                 .unwrap()
         };
         let rate = bytes as f64 / 1e9 / seconds;
-        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} CPU s");
+        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {cpu_time:>8.2} CPU s");
     }
 }
 
 /// Returns the CPU time that all threads of this process have used, in seconds, or NaN if unknown.
-fn computed() -> f64 {
+fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     let ticks: Vec<f64> = times.filter_map(|ticks| ticks.parse().ok()).collect();
@@ -85,15 +85,15 @@ fn computed() -> f64 {
 }
 
 /// Returns the name and stored shape of each tensor in file order.
-fn tensors() -> Vec<(String, Vec<usize>)> {
+fn tensor_shapes() -> Vec<(String, Vec<usize>)> {
     let mut tensors = vec![("model.embed_tokens".to_owned(), vec![VOCAB, C])];
     for layer in 0..LAYERS {
         let parts = [
             ("input_layernorm", vec![C]),
             ("post_attention_layernorm", vec![C]),
             ("self_attn.q_proj", vec![C, C]),
-            ("self_attn.k_proj", vec![KEYS, C]),
-            ("self_attn.v_proj", vec![KEYS, C]),
+            ("self_attn.k_proj", vec![KEY_CHANNELS, C]),
+            ("self_attn.v_proj", vec![KEY_CHANNELS, C]),
             ("self_attn.o_proj", vec![C, C]),
             ("mlp.gate_proj", vec![F, C]),
             ("mlp.up_proj", vec![F, C]),
@@ -106,7 +106,7 @@ fn tensors() -> Vec<(String, Vec<usize>)> {
 }
 
 /// Writes the config and the weights, and returns the size of the weights in bytes.
-fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
+fn write_backbone(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
         "hidden_size": C, "intermediate_size": F, "num_hidden_layers": LAYERS, "num_attention_heads": 32,
@@ -138,7 +138,7 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     bytes
 }
 
-fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
+fn load_naively(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
     let mut file = File::open(file).unwrap();
     let mut position = file.metadata().unwrap().len() - bytes as u64;
     let mut weights = Vec::new();

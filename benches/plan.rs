@@ -22,12 +22,12 @@ use serde_json::json;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    planning();
-    small_artifacts();
-    hashing();
+    measure_planning();
+    measure_small_artifacts();
+    measure_hashing();
 }
 
-fn planning() {
+fn measure_planning() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     fs::create_dir(path_in("backbone", folder.path())).unwrap();
@@ -77,7 +77,7 @@ fn path_in(name: &str, folder: &Path) -> std::path::PathBuf {
     folder.join(name)
 }
 
-fn small_artifacts() {
+fn measure_small_artifacts() {
     const COUNT: usize = 500;
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
@@ -122,7 +122,7 @@ fn scores_key(i: usize) -> Key {
     Key::new(stage::scores::KIND, json!({"i": i}), [])
 }
 
-fn hashing() {
+fn measure_hashing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights");
     let bytes: Vec<u8> = (0..256u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

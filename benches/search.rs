@@ -34,7 +34,7 @@ fn main() {
     println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut all: BTreeMap<(&str, String), Vec<SimulationResult>> = BTreeMap::new();
     for folder in &folders {
-        for (kind, known) in grids(folder, together) {
+        for (kind, known) in read_settings(folder, together) {
             let simulated = simulate(&known, seeds, ALPHA).unwrap();
             let items: usize = known.objectives.iter().flat_map(|objective| &objective.gains[0]).map(Vec::len).sum();
             println!(
@@ -59,15 +59,15 @@ fn main() {
         println!(
             "{kind}, {artifact} ({} grids): best survives in at least {:.3}, winner near the best in at least {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is separated in at most {max_separated:.3}",
             simulations.len(),
-            smallest(|simulated| simulated.cover, simulations),
-            smallest(|simulated| simulated.near, simulations),
+            min_of(|simulated| simulated.cover, simulations),
+            min_of(|simulated| simulated.near, simulations),
             100.0 * median(simulations.iter().map(|simulated| simulated.items)),
             100.0 * median(simulations.iter().map(|simulated| simulated.layers)),
         );
     }
 }
 
-fn smallest(field: fn(&SimulationResult) -> f64, simulations: &[SimulationResult]) -> f64 {
+fn min_of(field: fn(&SimulationResult) -> f64, simulations: &[SimulationResult]) -> f64 {
     simulations.iter().map(field).fold(f64::INFINITY, f64::min)
 }
 
@@ -77,9 +77,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// Returns the candidates for each setting in a results folder, with scores by accuracy, by loss, and by both. A
+/// Reads the candidates for each setting in a results folder, with scores by accuracy, by loss, and by both. A
 /// setting is a backbone at one depth. `together` adds a setting with all depths of each backbone.
-fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
+fn read_settings(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();
     let mut settings: Vec<(String, Vec<&Value>)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Benchmarks the steps of solving for an operator (sums of products, Cholesky, streamed QR), each compared with a
-//! plain matrix product of the same size. Also compares the fast Hadamard transform with its dense product.
+//! Benchmarks the steps of solving for an operator (Gram matrices, Cholesky, streamed QR), each compared with a
+//! plain matrix product of the same size. Also compares the fast Hadamard transform with a product by the dense Hadamard matrix.
 //!
 //! `cargo bench --bench solve [-- CHANNELS…]` measures the given numbers of channels in addition to 1024 and 2048. Each
 //! system has as many rows as channels.
@@ -33,10 +33,12 @@ struct Line {
 #[derive(Default)]
 struct Table {
     lines: Vec<Line>,
+    /// Index of the row to time next.
     at: usize,
 }
 
 impl Table {
+    /// Times `work` as the next row, and keeps the best time of all rounds. Returns the result of `work`.
     fn time<R>(&mut self, what: &'static str, operations: f64, work: impl FnOnce() -> R) -> R {
         let started = Instant::now();
         let result = work();
@@ -64,15 +66,15 @@ impl Table {
 fn main() {
     let more = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     for channels in [1024, 2048].into_iter().chain(more) {
-        solving(channels);
+        measure_solving(channels);
     }
     for order in [4096, 5120] {
-        rotating(order);
+        measure_rotation(order);
     }
 }
 
 /// Returns deterministic pseudo-random numbers between −1 and 1, `[rows, columns]`.
-fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
+fn random_matrix(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -82,8 +84,9 @@ fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     .collect()
 }
 
-fn solving(c: usize) {
-    let (pre, post) = (sample(c, c, 1), sample(c, c, 2)); // [C, C] each, as many rows as channels
+/// Times the steps of solving for a map of `c` channels.
+fn measure_solving(c: usize) {
+    let (pre, post) = (random_matrix(c, c, 1), random_matrix(c, c, 2)); // [C, C] each, as many rows as channels
     let x = to_f64(&pre);
     let y = to_f64(&post);
     let a = Mat::from_fn(c, c, |i, j| x[j * c + i]);
@@ -142,9 +145,10 @@ fn to_f64(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&v| f64::from(v)).collect()
 }
 
-fn rotating(order: usize) {
+/// Times the fast Hadamard transform and the dense product on 512 rows of `order` channels.
+fn measure_rotation(order: usize) {
     const ROWS: usize = 512;
-    let x = sample(ROWS, order, 3);
+    let x = random_matrix(ROWS, order, 3);
     let matrix = hadamard::matrix(order);
     let mut fast = x.clone();
     let mut dense = vec![0.0; x.len()];

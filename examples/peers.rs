@@ -3,7 +3,7 @@
 //! of JSON with its duration in seconds and its result.
 //!
 //! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, with a float type of the engine `cpu`
-//! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`
+//! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`, which computes losses of the second half of each window
 //! - `peers generate BACKBONE PROMPTS.json DTYPE NEW CUTS THREADS`
 //! - `peers solve SYSTEM.safetensors SOLUTION THREADS`
 //! - `peers grid GRID.yaml THREADS`, with input lines `shared STORE` (runs all cells together) or `separate STORE`
@@ -49,10 +49,10 @@ fn main() -> ExitCode {
             run_on(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, (new, cuts)))
         }
         ["halves", backbone, windows, kind, threads] => {
-            run_on(threads, &|| halves(backbone.as_ref(), windows.as_ref(), kind))
+            run_on(threads, &|| score_second_halves(backbone.as_ref(), windows.as_ref(), kind))
         }
         ["solve", system, solution, threads] => run_on(threads, &|| solve(system.as_ref(), solution.as_ref())),
-        ["grid", grid, threads] => run_on(threads, &|| cells(grid.as_ref())),
+        ["grid", grid, threads] => run_on(threads, &|| run_grid(grid.as_ref())),
         // Succeed without arguments, so that a script can run all examples.
         [] => {
             println!("run tools/bench_peers.sh, which starts this example with arguments");
@@ -69,18 +69,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_on(threads: &str, part: &dyn Fn() -> Result<()>) -> Result<()> {
-    start(threads).and_then(|()| part())
+fn run_on(threads: &str, benchmark: &dyn Fn() -> Result<()>) -> Result<()> {
+    start_thread_pool(threads).and_then(|()| benchmark())
 }
 
-fn start(threads: &str) -> Result<()> {
+fn start_thread_pool(threads: &str) -> Result<()> {
     let threads = threads.parse().map_err(|_| Error::bad_input("invalid thread count").found(threads.to_owned()))?;
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
 /// Runs one round per input line and prints the result of each.
-fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
+fn run_rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     for line in stdin().lock().lines() {
         let line = line.map_err(|error| Error::job("cannot read standard input").found(error.to_string()))?;
         println!("{}", round(&line)?);
@@ -89,22 +89,22 @@ fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
 }
 
 /// Reads windows of token ids, `[windows, length]`.
-fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
+fn read_windows(file: &Path) -> Result<Vec<Vec<u32>>> {
     let bytes = std::fs::read(file).map_err(|error| Error::io("read", file, &error))?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Error::bad_input("invalid token ids").at(file.display().to_string()).found(error.to_string()))
 }
 
-/// Scores windows with the dense model. Matrix products use the float type `kind`.
+/// Computes the loss of each window under the dense model. Matrix products use the float type `kind`.
 fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
-    let ids = windows_of(windows)?;
+    let ids = read_windows(windows)?;
     let length = ids.first().map_or(0, Vec::len);
     let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
     let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
-    let decoder = decoder_of(backbone, kind)?;
+    let decoder = load_decoder(backbone, kind)?;
     let trie = Trie::for_scoring(&[Program::dense(decoder.config().layers)]);
     let eval_set = PerplexityEval::new(&windows, BATCH_TOKENS);
-    rounds(|_| {
+    run_rounds(|_| {
         let started = Instant::now();
         let losses = score(&eval_set, &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))?;
         let seconds = started.elapsed().as_secs_f64();
@@ -113,8 +113,8 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// Loads the backbone into the `cpu` engine in the float type `kind`.
-fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
+/// Loads the backbone into the `cpu` engine. `kind` is the float type of its matrix products.
+fn load_decoder(backbone: &Path, kind: &str) -> Result<Decoder> {
     let dtype = kind.parse().map_err(|text: String| Error::bad_input("unknown float type").found(text))?;
     let request = EngineRequest { engine: Some(EngineName::Cpu), dtype: Some(dtype), ..EngineRequest::default() };
     let choice = request.choose(backbone)?;
@@ -124,9 +124,9 @@ fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
 }
 
 /// Detokenizer that returns empty texts, because only the ids are compared.
-struct Silent;
+struct EmptyDetokenizer;
 
-impl Detokenizer for Silent {
+impl Detokenizer for EmptyDetokenizer {
     fn decode(&self, _: &[u32], _: bool) -> Result<String> {
         Ok(String::new())
     }
@@ -137,8 +137,8 @@ impl Detokenizer for Silent {
 /// and 8. An input line with a number sets how many prompts run together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
     let new = parse_number(new)?;
-    let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
-    let decoder = decoder_of(backbone, kind)?;
+    let prompts = read_windows(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
+    let decoder = load_decoder(backbone, kind)?;
     let prompts = prompts.collect::<Vec<_>>();
     let layers = decoder.config().layers;
     let mut programs = vec![Program::dense(layers)];
@@ -149,16 +149,16 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
     }
     let trie = Trie::new(&programs);
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    rounds(|together| {
+    run_rounds(|together| {
         let batch = together.parse().unwrap_or(prompts.len());
         let settings = Settings { batch, ..Settings::greedy(new, longest + new) };
         let started = Instant::now();
-        let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
+        let made = generate::generate(&decoder, &trie, &prompts, &settings, &EmptyDetokenizer, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
         // Order the results by program (the dense backbone, then each cut), because a peer runs one program after the
         // other.
         let ids: Vec<&[u32]> = (0..programs.len())
-            .flat_map(|program| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice()))
+            .flat_map(|program| made.iter().map(move |outputs| outputs[program].ids.as_slice()))
             .collect();
         Ok(json!({"seconds": seconds, "ids": ids}))
     })
@@ -169,9 +169,9 @@ fn parse_number(text: &str) -> Result<usize> {
 }
 
 /// Computes the mean loss of the second half of each window under the dense backbone, like llama.cpp's perplexity.
-fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
-    let ids = windows_of(windows)?;
-    let decoder = decoder_of(backbone, kind)?;
+fn score_second_halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
+    let ids = read_windows(windows)?;
+    let decoder = load_decoder(backbone, kind)?;
     let trie = Trie::for_scoring(&[Program::dense(decoder.config().layers)]);
     // Size each batch to the tokens that one worker thread processes at a time, rounded up to whole windows.
     let batches =
@@ -183,11 +183,11 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
             batch
         });
     let batches: Vec<Batch> = batches.collect();
-    rounds(|_| {
+    run_rounds(|_| {
         let started = Instant::now();
         let mut losses = Vec::new();
-        for (of_batch, batch) in decoder.score(&trie, &batches, &mut vec![0.0; trie.len()])?.into_iter().zip(&batches) {
-            let predictions = of_batch.into_iter().flatten().flatten().collect::<Vec<_>>();
+        for (outputs, batch) in decoder.score(&trie, &batches, &mut vec![0.0; trie.len()])?.into_iter().zip(&batches) {
+            let predictions = outputs.into_iter().flatten().flatten().collect::<Vec<_>>();
             let predicted = predictions.len() / batch.segments.len().max(1);
             losses.extend(predictions.chunks(predicted.max(1)).map(|window| {
                 window.iter().map(|token| -f64::from(token.log_probability)).sum::<f64>() / window.len() as f64
@@ -202,14 +202,14 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
 /// round writes its solution, `[C, C]` in f64, to the same file.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad_system(&error, system))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| linear_system_error(&error, system))?;
     let rows = |name: &str| -> Result<(Vec<f32>, usize)> {
-        let tensor = tensors.tensor(name).map_err(|error| bad_system(&error, system))?;
+        let tensor = tensors.tensor(name).map_err(|error| linear_system_error(&error, system))?;
         let channels = tensor.shape().last().copied().unwrap_or(0);
         Ok((bytemuck::pod_collect_to_vec(tensor.data()), channels))
     };
     let ((pre, channels), (post, _)) = (rows("pre")?, rows("post")?);
-    rounds(|_| {
+    run_rounds(|_| {
         let started = Instant::now();
         let mut normal = NormalEquations::new(channels);
         normal.add_difference(&pre, &post);
@@ -221,14 +221,14 @@ fn solve(system: &Path, solution: &Path) -> Result<()> {
     })
 }
 
-fn bad_system(error: &dyn std::fmt::Display, system: &Path) -> Error {
+fn linear_system_error(error: &dyn std::fmt::Display, system: &Path) -> Error {
     Error::bad_input("cannot read the linear system").at(system.display().to_string()).found(error.to_string())
 }
 
 /// Runs the grid in each round with the store that the input line names. Objects in that store are reused.
-fn cells(grid: &Path) -> Result<()> {
+fn run_grid(grid: &Path) -> Result<()> {
     let grid = Grid::load(grid, None, &[])?;
-    rounds(|line| {
+    run_rounds(|line| {
         let (how, store) = line.split_once(' ').unwrap_or((line, ""));
         let store = Store::open(Path::new(store), stage::STORE_WORDS)?;
         let started = Instant::now();

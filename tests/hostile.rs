@@ -136,12 +136,12 @@ attacks!(grid config tokenizer weights gguf corpus task race definition template
 fn time_waiting_for_cpu_does_not_count_as_a_hang() {
     use std::time::Duration;
     let seconds = Duration::from_secs;
-    assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
-    assert_eq!(targets::watch::charged(seconds(500), seconds(600)), Duration::ZERO);
+    assert_eq!(targets::watch::time_without_waits(seconds(500), seconds(450)), seconds(50));
+    assert_eq!(targets::watch::time_without_waits(seconds(500), seconds(600)), Duration::ZERO);
     // If the call never waited for a CPU, all of the wall-clock time counts.
-    assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
+    assert_eq!(targets::watch::time_without_waits(seconds(121), Duration::ZERO), seconds(121));
     if cfg!(target_os = "linux") {
-        let before = targets::watch::waited().unwrap();
+        let before = targets::watch::cpu_wait_time().unwrap();
         let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
         let waited = std::thread::scope(|scope| {
             let all: Vec<_> = (0..threads)
@@ -157,7 +157,7 @@ fn time_waiting_for_cpu_does_not_count_as_a_hang() {
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(200));
-            let waited = targets::watch::waited().unwrap();
+            let waited = targets::watch::cpu_wait_time().unwrap();
             all.into_iter().for_each(|thread| drop(thread.join()));
             waited
         });

@@ -10,13 +10,13 @@ use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deploy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{assert_user_error, checkout, file, with_file};
+use super::{assert_user_error, checkout, read_file, with_file};
 
 pub(super) fn config_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = ["llama-gqa", "llama3-rope", "olmo2", "qwen3", "mistral", "qwen2"]
-        .map(|name| file(&format!("tests/fixtures/arch/{name}/config.json")))
+        .map(|name| read_file(&format!("tests/fixtures/arch/{name}/config.json")))
         .to_vec();
-    seeds.push(file("data/tiny/llama/config.json"));
+    seeds.push(read_file("data/tiny/llama/config.json"));
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
     for (key, value) in
         [("rope_scaling", llama3), ("num_hidden_layers", json!(10_000_000)), ("rms_norm_eps", json!(1e39))]
@@ -34,12 +34,12 @@ pub(super) fn config_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Returns the description of an exported operator.
+/// Returns the config entry of an exported operator.
 fn dense_attachment(layer: usize, at: &str) -> Value {
     json!({"layer": layer, "at": at, "form": "dense", "bias": true})
 }
 
-pub(super) fn config(data: &[u8]) {
+pub(super) fn fuzz_config(data: &[u8]) {
     with_file("config.json", data, |path| match Config::read_with_attachments(path.parent().unwrap()) {
         Err(error) => assert_user_error(&error),
         Ok(config) => {
@@ -55,12 +55,12 @@ pub(super) fn config(data: &[u8]) {
                     scaling.short.iter().chain(&scaling.long).all(|scaling| scaling.is_finite() && *scaling > 0.0),
                 None => true,
             });
-            let places: BTreeSet<String> = config
+            let positions: BTreeSet<String> = config
                 .attachments
                 .iter()
                 .map(|attachment| format!("{} {}", attachment.layer, attachment.place.name()))
                 .collect();
-            assert!(places.len() == config.attachments.len(), "two operators at the same position");
+            assert!(positions.len() == config.attachments.len(), "two operators at the same position");
             assert!(config.attachments.iter().all(|attachment| attachment.layer < config.layers));
             // The fixture's weights need not match this config, but a mismatch must be reported as a user error.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
@@ -128,7 +128,7 @@ fn tokenizer_json(normalizer: Value, split: Value, post: Value, decoder: Value, 
     .into_bytes()
 }
 
-pub(super) fn tokenizer(data: &[u8]) {
+pub(super) fn fuzz_tokenizer(data: &[u8]) {
     with_file("tokenizer.json", data, |path| {
         let tokenizer = match Tokenizer::load(path) {
             Ok(tokenizer) => tokenizer,
@@ -150,7 +150,7 @@ pub(super) fn tokenizer(data: &[u8]) {
 
 pub(super) fn weights_seeds() -> Vec<Vec<u8>> {
     vec![
-        file("tests/fixtures/arch/llama-gqa/model.safetensors"),
+        read_file("tests/fixtures/arch/llama-gqa/model.safetensors"),
         safetensors_file(&json!({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}), 24),
         safetensors_file(
             &json!({"a": {"dtype": "F16", "shape": [1_u64 << 40, 1_u64 << 40], "data_offsets": [0, 8]}}),
@@ -165,13 +165,13 @@ fn safetensors_file(json: &Value, bytes: usize) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; bytes]].concat()
 }
 
-pub(super) fn weights(data: &[u8]) {
+pub(super) fn fuzz_weights(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("model.safetensors"), data).unwrap();
     let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
     match check_weights(&config, folder.path()) {
         Err(error) => assert_user_error(&error),
-        // The header was validated, so only a non-finite number may still be rejected.
+        // `check_weights` accepted the header, so loading may only fail because of a non-finite number.
         Ok(()) => {
             if let Err(error) = Decoder::load_with(config, folder.path()) {
                 assert_user_error(&error);
@@ -220,7 +220,7 @@ fn gguf_header(version: u32, tensors: u64, entries: u64) -> Vec<u8> {
     [&b"GGUF"[..], &version.to_le_bytes(), &tensors.to_le_bytes(), &entries.to_le_bytes()].concat()
 }
 
-pub(super) fn gguf(data: &[u8]) {
+pub(super) fn fuzz_gguf(data: &[u8]) {
     with_file("m.gguf", data, |path| {
         if let Err(error) = Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode("a bc <s>")) {
             assert_user_error(&error);
@@ -228,7 +228,7 @@ pub(super) fn gguf(data: &[u8]) {
         let read = Config::read(path).and_then(|config| check_weights(&config, path).map(|()| config));
         match read {
             Err(error) => assert_user_error(&error),
-            // The header was validated, so only a non-finite number may still be rejected.
+            // `check_weights` accepted the header, so loading may only fail because of a non-finite number.
             Ok(config) => {
                 if let Err(error) = Decoder::load_with(config, path) {
                     assert_user_error(&error);

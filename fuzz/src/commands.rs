@@ -29,7 +29,7 @@ const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n
     exclude: {depth: 1, recovery: ghosted}\n\
     evaluate:\n  perplexity: [{corpus: test, length: [16, 32]}]\n  tasks: [{name: copa, limit: 0.5, bos: never, max_length: 40}]\n";
 
-fn words(count: usize) -> String {
+fn generate_words(count: usize) -> String {
     (0..count).map(|i| format!("w{}", (i * i + 7) % 300)).collect::<Vec<_>>().join(" ")
 }
 
@@ -51,8 +51,8 @@ fn create_work_dir() -> TempDir {
         json!({"premise": "w1 w7 w8.", "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4.", "label": 1});
     for (name, text) in [
         ("backbone/tokenizer.json", tokenizer.to_string()),
-        ("train.txt", words(2000)),
-        ("test.jsonl", format!("{}\n", json!({"text": words(300)})).repeat(2)),
+        ("train.txt", generate_words(2000)),
+        ("test.jsonl", format!("{}\n", json!({"text": generate_words(300)})).repeat(2)),
         ("copa.jsonl", format!("{copa}\n").repeat(8)),
         ("grid.yaml", GRID.to_owned()),
     ] {
@@ -66,10 +66,12 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
     folder.join(name)
 }
 
+/// Number of commands that all targets have run so far.
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs a command in the temporary folder, and checks the invariants of every command's output.
-fn answer(line: &[&str], prepare: impl FnOnce()) {
+/// Runs a command in the temporary folder after calling `prepare`. Checks the exit code, and that the output contains no
+/// panic and no control characters.
+fn check_call(line: &[&str], prepare: impl FnOnce()) {
     let mut work_dir = WORK_DIR.lock().unwrap_or_else(PoisonError::into_inner);
     let (_folder, calls) = work_dir.get_or_insert_with(|| (create_work_dir(), 0));
     *calls += 1;
@@ -80,7 +82,7 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     prepare();
     let line: Vec<OsString> = ["ghostlab", "-q"].iter().chain(line).map(OsString::from).collect();
     CALLS.fetch_add(1, Relaxed);
-    let CallOutput { code, output, errors } = watch::watched(
+    let CallOutput { code, output, errors } = watch::run_watched(
         || match fs::read_to_string("fuzzed.yaml") {
             Ok(grid) => format!("{line:?} with the grid\n{grid}\n"),
             Err(_) => format!("{line:?}"),
@@ -113,8 +115,8 @@ fn is_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Fast commands, each with the arguments that keep it fast and free of side effects.
-const CHEAP: [(&str, &[&str]); 13] = [
+/// Fast commands, each with the arguments that are added to keep it fast and free of side effects.
+const CHEAP_COMMANDS: [(&str, &[&str]); 13] = [
     ("plan", &[]),
     ("explain", &[]),
     ("compare", &[]),
@@ -131,7 +133,7 @@ const CHEAP: [(&str, &[&str]); 13] = [
 ];
 
 /// Valid command lines, one word per line.
-const LINES: [&str; 22] = [
+const COMMAND_LINES: [&str; 22] = [
     "plan\ngrid.yaml\n--set\ndepth=1\n--all",
     "plan\ngrid.yaml\n--json\n--store-limit\n0.5\n--memory\n4",
     "plan\ngrid.yaml\n--set\ncalibration.sequences=2,4\n--set\nevaluate.tasks[0].limit=3",
@@ -157,10 +159,11 @@ const LINES: [&str; 22] = [
 ];
 
 pub fn command_seeds() -> Vec<Vec<u8>> {
-    LINES.iter().map(|line| line.as_bytes().to_vec()).collect()
+    COMMAND_LINES.iter().map(|line| line.as_bytes().to_vec()).collect()
 }
 
-pub fn command(data: &[u8]) {
+/// Runs a command line given as one word per line.
+pub fn fuzz_command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     // Drop arguments that name paths outside the folder or cause requests to the hub.
     let mut line: Vec<&str> = text
@@ -171,14 +174,14 @@ pub fn command(data: &[u8]) {
         })
         .collect();
     line.truncate(16);
-    let (_, more) = CHEAP.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
+    let (_, more) = CHEAP_COMMANDS.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
         // Insert a known command, because an unknown one would be rejected without running anything.
-        let command = &CHEAP[data.len() % CHEAP.len()];
+        let command = &CHEAP_COMMANDS[data.len() % CHEAP_COMMANDS.len()];
         line.insert(0, command.0);
         command
     });
     line.extend(more.iter().filter(|word| !text.contains(*word)));
-    answer(&line, || {});
+    check_call(&line, || {});
 }
 
 pub fn plan_seeds() -> Vec<Vec<u8>> {
@@ -190,6 +193,6 @@ pub fn plan_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Runs a grid through `plan`, which must stay within the machine's memory.
-pub fn plan(data: &[u8]) {
-    answer(&["plan", "fuzzed.yaml", "--json"], || fs::write("fuzzed.yaml", data).unwrap());
+pub fn fuzz_plan(data: &[u8]) {
+    check_call(&["plan", "fuzzed.yaml", "--json"], || fs::write("fuzzed.yaml", data).unwrap());
 }

@@ -7,12 +7,12 @@ use ghostlab::tasks::{TASKS, Task};
 use ghostlab_definitions::{Row, builtin};
 use serde_json::json;
 
-use super::{assert_user_error, file, with_file};
+use super::{assert_user_error, read_file, with_file};
 
 /// File extensions of a corpus. The first byte of the data selects one.
-const ENDINGS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
+const EXTENSIONS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
 
-fn zipped(text: &[u8]) -> Vec<u8> {
+fn gzip(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap()
@@ -21,22 +21,23 @@ fn zipped(text: &[u8]) -> Vec<u8> {
 pub(super) fn corpus_seeds() -> Vec<Vec<u8>> {
     let lines = b"{\"text\": \"a b\", \"url\": 1}\n\n{\"text\": \"\\ud83d\\ude00 \\u0000\"}\n{\"text\": \"\"}\n";
     vec![
-        with_ending(0, lines),
-        with_ending(0, b"{\"sentence\": \"x\"}"),
-        with_ending(1, "no columns \u{2028} here\n".as_bytes()),
-        with_ending(2, &zipped(lines)),
-        with_ending(0, &[b"{\"text\": ".as_slice(), &[b'['; 300]].concat()),
+        with_extension_byte(0, lines),
+        with_extension_byte(0, b"{\"sentence\": \"x\"}"),
+        with_extension_byte(1, "no columns \u{2028} here\n".as_bytes()),
+        with_extension_byte(2, &gzip(lines)),
+        with_extension_byte(0, &[b"{\"text\": ".as_slice(), &[b'['; 300]].concat()),
     ]
 }
 
-fn with_ending(ending: u8, bytes: &[u8]) -> Vec<u8> {
-    [&[ending], bytes].concat()
+/// Prepends the byte that selects the extension.
+fn with_extension_byte(index: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[index], bytes].concat()
 }
 
-pub(super) fn corpus(data: &[u8]) {
+pub(super) fn fuzz_corpus(data: &[u8]) {
     let Some((first, text)) = data.split_first() else { return };
-    let ending = ENDINGS[usize::from(*first) % ENDINGS.len()];
-    with_file(&format!("c.{ending}"), text, |path| match read_rows(path, None) {
+    let extension = EXTENSIONS[usize::from(*first) % EXTENSIONS.len()];
+    with_file(&format!("c.{extension}"), text, |path| match read_rows(path, None) {
         Ok(rows) => assert!(!rows.is_empty()),
         Err(error) => assert_user_error(&error),
     });
@@ -49,7 +50,7 @@ pub(super) fn task_seeds() -> Vec<Vec<u8>> {
         .enumerate()
         .map(|(index, task)| {
             let path = format!("tests/fixtures/lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2"));
-            let text = String::from_utf8(file(&path)).unwrap();
+            let text = String::from_utf8(read_file(&path)).unwrap();
             let lines: Vec<&str> = text.lines().take(2).collect();
             [&[index as u8], lines.join("\n").as_bytes()].concat()
         })
@@ -60,7 +61,7 @@ pub(super) fn task_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-pub(super) fn task(data: &[u8]) {
+pub(super) fn fuzz_task(data: &[u8]) {
     let Some((first, text)) = data.split_first() else { return };
     let task = &TASKS[usize::from(*first) % TASKS.len()];
     with_file("t.jsonl", text, |path| match builtin::task(task, path, None) {
@@ -85,7 +86,8 @@ pub(super) fn race_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-pub(super) fn race(data: &[u8]) {
+/// Reads a text as the field `problems` of RACE, a Python literal.
+pub(super) fn fuzz_race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
     let row = Row { location: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };

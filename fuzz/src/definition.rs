@@ -29,7 +29,7 @@ pub(super) fn definition_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Returns the two rows on which definitions and templates are evaluated.
-fn documents() -> Vec<ghostlab_definitions::Value> {
+fn build_documents() -> Vec<ghostlab_definitions::Value> {
     (0..2).map(|index| serde_json::from_value(question_row(index)).unwrap()).collect()
 }
 
@@ -38,11 +38,11 @@ fn question_row(index: usize) -> Value {
 }
 
 /// Parses a definition, which must yield an error or requests, but never panic.
-pub(super) fn definition(data: &[u8]) {
+pub(super) fn fuzz_definition(data: &[u8]) {
     use ghostlab_definitions::{Definition, FileRows, Library, PromptSettings, Task};
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("it.yaml"), data).unwrap();
-    let rows: String = documents().iter().map(|row| row.json(None) + "\n").collect();
+    let rows: String = build_documents().iter().map(|row| row.json(None) + "\n").collect();
     for split in ["train", "test"] {
         fs::write(folder.path().join(format!("{split}.jsonl")), &rows).unwrap();
     }
@@ -91,7 +91,7 @@ pub(super) fn template_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Renders a text as a document template and as a chat template.
-pub(super) fn template(data: &[u8]) {
+pub(super) fn fuzz_template(data: &[u8]) {
     use ghostlab_definitions::prompt::Role;
     use ghostlab_definitions::{ChatTemplate, template::Template, yaml::SourceLocation};
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -99,7 +99,7 @@ pub(super) fn template(data: &[u8]) {
     match Template::new(text, &source) {
         Err(error) => assert_user_error(&error),
         Ok(template) => {
-            for document in documents() {
+            for document in build_documents() {
                 match template.render(&document) {
                     Err(error) => assert_user_error(&error),
                     Ok(one) => assert_eq!(template.render(&document).unwrap(), one, "two renderings differ"),
@@ -110,7 +110,11 @@ pub(super) fn template(data: &[u8]) {
     match ChatTemplate::new(text, Vec::new(), "it.jinja") {
         Err(error) => assert_user_error(&error),
         Ok(chat) => {
-            let messages = [message(Role::System, "s"), message(Role::User, " q "), message(Role::Assistant, "It is")];
+            let messages = [
+                build_message(Role::System, "s"),
+                build_message(Role::User, " q "),
+                build_message(Role::Assistant, "It is"),
+            ];
             for continued in [false, true] {
                 if let Err(error) = chat.render(&messages, continued) {
                     assert_user_error(&error);
@@ -120,6 +124,6 @@ pub(super) fn template(data: &[u8]) {
     }
 }
 
-fn message(role: ghostlab_definitions::prompt::Role, content: &str) -> ghostlab_definitions::prompt::Message {
+fn build_message(role: ghostlab_definitions::prompt::Role, content: &str) -> ghostlab_definitions::prompt::Message {
     ghostlab_definitions::prompt::Message { role, content: content.to_owned(), delimiter: String::new() }
 }

@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use super::{assert_user_error, checkout};
 
-/// Returns a folder with all files named in the grids of [`grid_seeds`]. It exists until the process exits.
-fn house() -> &'static Path {
-    static HOUSE: OnceLock<TempDir> = OnceLock::new();
-    let made = HOUSE.get_or_init(|| {
+/// Returns a temporary folder with all files named in the grids of [`grid_seeds`]. It exists until the process exits.
+fn grid_folder() -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let made = FOLDER.get_or_init(|| {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join("backbone")).unwrap();
         for name in ["config.json", "model.safetensors"] {
@@ -54,10 +54,10 @@ pub(super) fn grid_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-pub(super) fn grid(data: &[u8]) {
+pub(super) fn fuzz_grid(data: &[u8]) {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let path = house().join("grid.yaml");
+    let path = grid_folder().join("grid.yaml");
     fs::write(&path, data).unwrap();
     match Grid::load(&path, None, &[]) {
         Err(error) => assert_user_error(&error),

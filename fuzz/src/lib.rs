@@ -25,42 +25,42 @@ pub struct FuzzTarget {
     pub name: &'static str,
     /// Valid files, and inputs that made earlier versions fail.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Parser check, which panics if an invariant is violated.
+    /// Parses the data. Panics if an invariant is violated.
     pub run: fn(&[u8]),
 }
 
 pub const TARGETS: &[FuzzTarget] = &[
-    FuzzTarget { name: "grid", seeds: grid::grid_seeds, run: grid::grid },
-    FuzzTarget { name: "config", seeds: backbone::config_seeds, run: backbone::config },
-    FuzzTarget { name: "tokenizer", seeds: backbone::tokenizer_seeds, run: backbone::tokenizer },
-    FuzzTarget { name: "weights", seeds: backbone::weights_seeds, run: backbone::weights },
-    FuzzTarget { name: "gguf", seeds: backbone::gguf_seeds, run: backbone::gguf },
-    FuzzTarget { name: "corpus", seeds: corpus::corpus_seeds, run: corpus::corpus },
-    FuzzTarget { name: "task", seeds: corpus::task_seeds, run: corpus::task },
-    FuzzTarget { name: "race", seeds: corpus::race_seeds, run: corpus::race },
-    FuzzTarget { name: "definition", seeds: definition::definition_seeds, run: definition::definition },
-    FuzzTarget { name: "template", seeds: definition::template_seeds, run: definition::template },
-    FuzzTarget { name: "meta", seeds: store::meta_seeds, run: store::meta },
-    FuzzTarget { name: "pack", seeds: store::pack_seeds, run: store::pack },
-    FuzzTarget { name: "record", seeds: store::record_seeds, run: store::record },
-    FuzzTarget { name: "journal", seeds: store::journal_seeds, run: store::journal },
-    FuzzTarget { name: "command", seeds: commands::command_seeds, run: commands::command },
-    FuzzTarget { name: "plan", seeds: commands::plan_seeds, run: commands::plan },
+    FuzzTarget { name: "grid", seeds: grid::grid_seeds, run: grid::fuzz_grid },
+    FuzzTarget { name: "config", seeds: backbone::config_seeds, run: backbone::fuzz_config },
+    FuzzTarget { name: "tokenizer", seeds: backbone::tokenizer_seeds, run: backbone::fuzz_tokenizer },
+    FuzzTarget { name: "weights", seeds: backbone::weights_seeds, run: backbone::fuzz_weights },
+    FuzzTarget { name: "gguf", seeds: backbone::gguf_seeds, run: backbone::fuzz_gguf },
+    FuzzTarget { name: "corpus", seeds: corpus::corpus_seeds, run: corpus::fuzz_corpus },
+    FuzzTarget { name: "task", seeds: corpus::task_seeds, run: corpus::fuzz_task },
+    FuzzTarget { name: "race", seeds: corpus::race_seeds, run: corpus::fuzz_race },
+    FuzzTarget { name: "definition", seeds: definition::definition_seeds, run: definition::fuzz_definition },
+    FuzzTarget { name: "template", seeds: definition::template_seeds, run: definition::fuzz_template },
+    FuzzTarget { name: "meta", seeds: store::meta_seeds, run: store::fuzz_meta },
+    FuzzTarget { name: "pack", seeds: store::pack_seeds, run: store::fuzz_pack },
+    FuzzTarget { name: "record", seeds: store::record_seeds, run: store::fuzz_record },
+    FuzzTarget { name: "journal", seeds: store::journal_seeds, run: store::fuzz_journal },
+    FuzzTarget { name: "command", seeds: commands::command_seeds, run: commands::fuzz_command },
+    FuzzTarget { name: "plan", seeds: commands::plan_seeds, run: commands::fuzz_plan },
 ];
 
-fn target(name: &str) -> &'static FuzzTarget {
+fn find_target(name: &str) -> &'static FuzzTarget {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
 pub fn run(name: &str, data: &[u8]) {
-    (target(name).run)(data);
+    (find_target(name).run)(data);
 }
 
-/// Writes a target's seeds to cargo-fuzz's corpus folder.
-pub fn plant(name: &str) {
+/// Writes the seeds of a target to the corpus folder of cargo-fuzz.
+pub fn write_seeds(name: &str) {
     let folder = Path::new("fuzz/corpus").join(name);
     fs::create_dir_all(&folder).unwrap();
-    for (number, seed) in (target(name).seeds)().iter().enumerate() {
+    for (number, seed) in (find_target(name).seeds)().iter().enumerate() {
         fs::write(folder.join(format!("seed-{number}")), seed).unwrap();
     }
 }
@@ -73,7 +73,7 @@ fn checkout(path: &str) -> PathBuf {
     root.join(path)
 }
 
-fn file(path: &str) -> Vec<u8> {
+fn read_file(path: &str) -> Vec<u8> {
     fs::read(checkout(path)).unwrap()
 }
 

@@ -10,11 +10,12 @@ use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{assert_user_error, file};
+use super::{assert_user_error, read_file};
 
 const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
 
-fn stored(folder: &Path) -> (Store, Key, PathBuf) {
+/// Stores an object. Returns the store, the key, and the path of the object's record.
+fn write_artifact(folder: &Path) -> (Store, Key, PathBuf) {
     let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     let key = Key::new(stage::operator::KIND, json!({"of": 1}), []);
     let mut draft = store.draft().unwrap();
@@ -25,13 +26,13 @@ fn stored(folder: &Path) -> (Store, Key, PathBuf) {
 
 pub(super) fn meta_seeds() -> Vec<Vec<u8>> {
     let folder = TempDir::new().unwrap();
-    vec![fs::read(stored(folder.path()).2).unwrap()]
+    vec![fs::read(write_artifact(folder.path()).2).unwrap()]
 }
 
 /// Checks that an object with a modified record is either reported as damaged or read unchanged.
-pub(super) fn meta(data: &[u8]) {
+pub(super) fn fuzz_meta(data: &[u8]) {
     let folder = TempDir::new().unwrap();
-    let (store, key, path) = stored(folder.path());
+    let (store, key, path) = write_artifact(folder.path());
     fs::write(path, data).unwrap();
     if let Lookup::Intact(artifact) = store.get(&key) {
         for name in artifact.payloads() {
@@ -42,7 +43,7 @@ pub(super) fn meta(data: &[u8]) {
 }
 
 /// Writes the scores of two variants into one pack.
-fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
+fn write_pack(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));
     store.put_all(keys.iter().map(|key| store.pack_entry(key, 0.5, &PAYLOADS)).collect()).unwrap();
@@ -52,13 +53,13 @@ fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
 
 pub(super) fn pack_seeds() -> Vec<Vec<u8>> {
     let folder = TempDir::new().unwrap();
-    vec![fs::read(packed(folder.path()).1).unwrap()]
+    vec![fs::read(write_pack(folder.path()).1).unwrap()]
 }
 
 /// Checks that reading a modified pack returns only original data.
-pub(super) fn pack(data: &[u8]) {
+pub(super) fn fuzz_pack(data: &[u8]) {
     let folder = TempDir::new().unwrap();
-    let (keys, path) = packed(folder.path());
+    let (keys, path) = write_pack(folder.path());
     fs::write(path, data).unwrap();
     let store = Store::open_read_only(folder.path(), stage::STORE_WORDS).unwrap();
     for key in &keys {
@@ -69,7 +70,7 @@ pub(super) fn pack(data: &[u8]) {
     store.entries();
 }
 
-fn records() -> Vec<JournalRecord> {
+fn build_records() -> Vec<JournalRecord> {
     (0..3)
         .map(|chunk| JournalRecord {
             key: "k".repeat(64),
@@ -80,42 +81,42 @@ fn records() -> Vec<JournalRecord> {
         .collect()
 }
 
-fn journal_in(folder: &Path) -> (Journal, PathBuf) {
+fn open_journal(folder: &Path) -> (Journal, PathBuf) {
     let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     (store.journal("j").unwrap(), folder.join("journals/j"))
 }
 
 pub(super) fn journal_seeds() -> Vec<Vec<u8>> {
     let folder = TempDir::new().unwrap();
-    let (mut journal, journal_dir) = journal_in(folder.path());
-    records().iter().for_each(|record| journal.push(record).unwrap());
+    let (mut journal, journal_dir) = open_journal(folder.path());
+    build_records().iter().for_each(|record| journal.push(record).unwrap());
     journal.flush().unwrap();
     let file = fs::read_dir(journal_dir).unwrap().next().unwrap().unwrap().path();
     vec![fs::read(file).unwrap()]
 }
 
-/// Checks that only unmodified journal records are used.
-pub(super) fn journal(data: &[u8]) {
+/// Checks that only unmodified records are read from a modified journal.
+pub(super) fn fuzz_journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
-    let (mut journal, journal_dir) = journal_in(folder.path());
+    let (mut journal, journal_dir) = open_journal(folder.path());
     fs::create_dir_all(&journal_dir).unwrap();
     fs::write(journal_dir.join("another.jsonl"), data).unwrap();
     // Compare debug output, because NaN does not equal itself. The output distinguishes all numbers.
     let written: BTreeMap<usize, String> =
-        records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
+        build_records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
     for record in journal.read().0 {
         assert_eq!(written.get(&record.chunk), Some(&format!("{record:?}")));
     }
 }
 
 pub(super) fn record_seeds() -> Vec<Vec<u8>> {
-    let archive = file("tests/fixtures/record/small.zip");
-    vec![archive_with(b"../b.tx", &archive), archive_with(b"/ab.txt", &archive), archive]
+    let archive = read_file("tests/fixtures/record/small.zip");
+    vec![rename_entry(b"../b.tx", &archive), rename_entry(b"/ab.txt", &archive), archive]
 }
 
-/// Returns the archive with its entry `a/b.txt` renamed to `entry`, which has the same length, in the local header and
+/// Returns the ZIP archive with its entry `a/b.txt` renamed to `entry`, which has the same length, in the local header and
 /// in the central directory.
-fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
+fn rename_entry(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     let mut bytes = archive.to_vec();
     for start in 0..bytes.len() - 7 {
         if &bytes[start..start + 7] == b"a/b.txt" {
@@ -126,7 +127,7 @@ fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
 }
 
 /// Checks that unpacking writes nothing outside the folder, and no more bytes than the limit.
-pub(super) fn record(data: &[u8]) {
+pub(super) fn fuzz_record(data: &[u8]) {
     let outer = TempDir::new().unwrap();
     let inner = outer.path().join("inner");
     fs::create_dir(&inner).unwrap();

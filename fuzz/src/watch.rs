@@ -1,25 +1,28 @@
-//! Watchdog that distinguishes hanging calls from calls on a busy machine. Time spent waiting for a processor does not
-//! count.
+//! Watchdog that aborts the process if a call hangs. Time spent waiting for a processor is not counted, so calls that are
+//! only slow because the machine is busy do not trigger it.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Timeout after which a call counts as hanging, excluding the time spent waiting for a processor. No call takes this
 /// long, even on a slow machine.
-const HANGS: Duration = Duration::from_secs(120);
-const LOOKS: Duration = Duration::from_secs(2);
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+/// Interval between the checks of the watchdog thread.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Description of the current call, its start, and the time that this process had spent waiting for processors before
 /// it.
 static CALL: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
-/// Subtracts the waiting time, summed over all threads, from the duration of a call.
-pub fn charged(taken: Duration, waited: Duration) -> Duration {
+/// Returns the duration of a call without the time that threads spent waiting for a processor (`waited`, summed over
+/// all threads).
+pub fn time_without_waits(taken: Duration, waited: Duration) -> Duration {
     taken.saturating_sub(waited)
 }
 
-/// Returns how long all threads of this process were runnable but not running, if known.
-pub fn waited() -> Option<Duration> {
+/// Returns the time that the threads of this process spent runnable but not running, summed over threads. Returns `None`
+/// if the system does not report it.
+pub fn cpu_wait_time() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     // Each line is `ran waited slices`, with times in nanoseconds.
     Some(Duration::from_nanos(
@@ -33,20 +36,21 @@ pub fn waited() -> Option<Duration> {
 }
 
 /// Runs a call under the watchdog, which reports the call and aborts the process if it hangs.
-pub fn watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
+pub fn run_watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| drop(std::thread::spawn(watch)));
     let what = what();
-    let before = waited().unwrap_or_default();
+    let before = cpu_wait_time().unwrap_or_default();
     *lock() = Some((what, Instant::now(), before));
-    // `Over` clears the current call on return or panic.
-    let _over = Over;
+    // Clear the current call on return or panic.
+    let _clear_call = ClearCall;
     call()
 }
 
-struct Over;
+/// Guard that clears [`CALL`] when it is dropped.
+struct ClearCall;
 
-impl Drop for Over {
+impl Drop for ClearCall {
     fn drop(&mut self) {
         *lock() = None;
     }
@@ -59,10 +63,10 @@ fn lock() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration)>>
 #[expect(clippy::disallowed_macros, reason = "no other thread can report the hang")]
 fn watch() {
     loop {
-        std::thread::sleep(LOOKS);
+        std::thread::sleep(CHECK_INTERVAL);
         let Some((what, begun, before)) = lock().clone() else { continue };
-        let taken = charged(begun.elapsed(), waited().unwrap_or_default().saturating_sub(before));
-        if taken > HANGS {
+        let taken = time_without_waits(begun.elapsed(), cpu_wait_time().unwrap_or_default().saturating_sub(before));
+        if taken > HANG_TIMEOUT {
             eprintln!("{what} hangs: running for {taken:?}, excluding time spent waiting for a processor");
             std::process::abort();
         }

@@ -2,6 +2,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(
-    init: ghostlab_fuzz::plant(env!("CARGO_BIN_NAME")),
+    init: ghostlab_fuzz::write_seeds(env!("CARGO_BIN_NAME")),
     |data: &[u8]| ghostlab_fuzz::run(env!("CARGO_BIN_NAME"), data)
 );
