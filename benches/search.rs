@@ -15,7 +15,7 @@ use serde_json::Value;
 
 #[path = "../tests/common/simulation.rs"]
 mod simulation;
-use simulation::{KnownObjective, KnownScores, SimulationResult, candidates, simulate};
+use simulation::{KnownObjective, KnownScores, SimulationResult, read_candidates, simulate};
 
 const ALPHA: f64 = 0.05;
 
@@ -41,12 +41,12 @@ fn main() {
                 "| {} {kind} | {} × {items} | {:.3} | {:.3} | {:.0} | {:.0} | {:.1} | {} | {:+.4} |",
                 known.name,
                 known.paths.len(),
-                simulated.cover,
-                simulated.near,
+                simulated.best_survives,
+                simulated.leader_near_best,
                 100.0 * simulated.items,
                 100.0 * simulated.layers,
                 simulated.survivors,
-                if kind == "both" { "—".to_owned() } else { format!("{:.3}", simulated.parted) },
+                if kind == "both" { "—".to_owned() } else { format!("{:.3}", simulated.tie_separated) },
                 simulated.selection_bias
             );
             let artifact = known.name.split(' ').next().unwrap_or_default().to_owned();
@@ -55,12 +55,12 @@ fn main() {
     }
     println!();
     for ((kind, artifact), simulations) in &all {
-        let max_separated = simulations.iter().map(|one| one.parted).fold(0.0, f64::max);
+        let max_separated = simulations.iter().map(|one| one.tie_separated).fold(0.0, f64::max);
         println!(
             "{kind}, {artifact} ({} grids): best survives in at least {:.3}, winner near the best in at least {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is separated in at most {max_separated:.3}",
             simulations.len(),
-            min_of(|simulated| simulated.cover, simulations),
-            min_of(|simulated| simulated.near, simulations),
+            min_of(|simulated| simulated.best_survives, simulations),
+            min_of(|simulated| simulated.leader_near_best, simulations),
             100.0 * median(simulations.iter().map(|simulated| simulated.items)),
             100.0 * median(simulations.iter().map(|simulated| simulated.layers)),
         );
@@ -98,7 +98,7 @@ fn read_settings(folder: &Path, together: bool) -> Vec<(&'static str, KnownScore
     }
     let mut grids = Vec::new();
     for (name, cells) in settings {
-        let (paths, [right, losses]) = candidates(&stored, &cells);
+        let (paths, [right, losses]) = read_candidates(&stored, &cells);
         let accuracy =
             is_complete(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
         let loss = is_complete(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });

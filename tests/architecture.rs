@@ -75,7 +75,7 @@ type Module = Vec<String>;
 struct Sources {
     files: BTreeMap<Module, String>,
     /// Names re-exported by each module, mapped to the paths of the original items.
-    passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
+    reexports: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
 impl Sources {
@@ -99,21 +99,21 @@ impl Sources {
                 }
             }
         }
-        let mut sources = Self { files, passed_on: BTreeMap::new() };
+        let mut sources = Self { files, reexports: BTreeMap::new() };
         for (module, text) in &sources.files {
             let public = use_items(text).into_iter().filter(|(public, _)| *public);
             let named = public.flat_map(|(_, tree)| use_tree_paths(&tree)).filter_map(|(path, name)| {
-                let path = sources.absolute(module, &path)?;
+                let path = sources.resolve(module, &path)?;
                 Some((name.or(path.last().cloned())?, path))
             });
             let named: BTreeMap<String, Module> = named.collect();
-            sources.passed_on.insert(module.clone(), named);
+            sources.reexports.insert(module.clone(), named);
         }
         sources
     }
 
     /// Resolves a path used in a module to a path from the crate root. Returns `None` for paths into other crates.
-    fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
+    fn resolve(&self, module: &[String], path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
             "crate" => Some(rest.to_vec()),
@@ -130,31 +130,31 @@ impl Sources {
     }
 
     /// Finds the module that defines an item, following re-exports.
-    fn home(&self, path: &[String], depth: usize) -> Option<Module> {
+    fn defining_module(&self, path: &[String], depth: usize) -> Option<Module> {
         let (module, rest) =
             (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(prefix, _)| self.files.contains_key(*prefix))?;
-        let further = rest.first().and_then(|name| self.passed_on[module].get(name)).filter(|_| depth < 9);
+        let further = rest.first().and_then(|name| self.reexports[module].get(name)).filter(|_| depth < 9);
         match further {
-            Some(further) => self.home(&[further.as_slice(), &rest[1..]].concat(), depth + 1),
+            Some(further) => self.defining_module(&[further.as_slice(), &rest[1..]].concat(), depth + 1),
             None => Some(module.to_vec()),
         }
     }
 
     /// Returns, for each module, the modules that it uses.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
-        self.files.iter().map(|(module, text)| (module, self.used_by(module, text))).collect()
+        self.files.iter().map(|(module, text)| (module, self.modules_used_by(module, text))).collect()
     }
 
-    fn used_by(&self, module: &Module, text: &str) -> BTreeSet<Module> {
+    fn modules_used_by(&self, module: &Module, text: &str) -> BTreeSet<Module> {
         let mut paths = inline_paths(text);
         for (public, tree) in use_items(text) {
             let used = use_tree_paths(&tree).into_iter().map(|(path, _)| path);
             // Re-exporting names from child modules does not count as using them.
             paths.extend(used.filter(|path| {
-                !(public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module)))
+                !(public && self.resolve(module, path).is_some_and(|absolute| absolute.starts_with(module)))
             }));
         }
-        let used = paths.iter().filter_map(|path| self.home(&self.absolute(module, path)?, 0));
+        let used = paths.iter().filter_map(|path| self.defining_module(&self.resolve(module, path)?, 0));
         used.filter(|used| !module.starts_with(used)).collect()
     }
 }
@@ -283,24 +283,24 @@ fn inline_paths(text: &str) -> Vec<Module> {
     found
 }
 
-fn root(folder: &str) -> PathBuf {
+fn crate_root(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
 #[test]
 fn no_module_uses_a_higher_layer() {
     for (crate_path, layers) in LAYERS {
-        let sources = Sources::read(&root(crate_path));
+        let sources = Sources::read(&crate_root(crate_path));
         let mut up = Vec::new();
         for (module, used) in sources.imports() {
-            let Some(layer) = layer_of(layers, crate_path, module) else { continue };
+            let Some(layer) = find_layer(layers, crate_path, module) else { continue };
             let above =
-                used.iter().filter(|used| layer_of(layers, crate_path, used).is_some_and(|other| other > layer));
+                used.iter().filter(|used| find_layer(layers, crate_path, used).is_some_and(|other| other > layer));
             up.extend(above.map(|used| format!("{crate_path}: {} uses {}", module.join("::"), used.join("::"))));
         }
         assert_eq!(up, Vec::<String>::new());
         let found: BTreeSet<usize> =
-            sources.files.keys().filter_map(|module| layer_of(layers, crate_path, module)).collect();
+            sources.files.keys().filter_map(|module| find_layer(layers, crate_path, module)).collect();
         assert_eq!(found.len(), layers.len(), "{crate_path}: a listed module does not exist");
     }
 }
@@ -308,7 +308,7 @@ fn no_module_uses_a_higher_layer() {
 #[test]
 fn files_do_not_import_each_other_in_cycles() {
     for crate_path in LAYERS.iter().map(|(crate_path, _)| *crate_path).chain(UNLAYERED_CRATES) {
-        let sources = Sources::read(&root(crate_path));
+        let sources = Sources::read(&crate_root(crate_path));
         let imports = sources.imports();
         assert!(
             imports.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
@@ -340,7 +340,7 @@ fn modules_in_cycle(reached: &BTreeMap<&Module, BTreeSet<Module>>, module: &Modu
 }
 
 #[test]
-fn imports_are_parsed_like_the_compiler_does() {
+fn imports_are_parsed_as_by_the_compiler() {
     let text = "//! use crate::no;\nuse crate::a::{self, b::{C, D as E}};\npub use self::f::G;\nfn h() { \"use crate::no;\"; '\"'; super::i::j(); }\n\
                 #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nconst RAW: &str = r#\"super::no \"#;\n";
     let text = without_tests(&strip_comments_and_literals(text));
@@ -352,12 +352,12 @@ fn imports_are_parsed_like_the_compiler_does() {
         ("crate::a::b::D", Some("E".to_owned())),
         ("self::f::G", None),
     ];
-    assert_eq!(all, expected.map(|(path, name)| (module(path), name)));
+    assert_eq!(all, expected.map(|(path, name)| (parse_module(path), name)));
     assert_eq!(use_items(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(inline_paths(&text), [module("super::i::j")]);
+    assert_eq!(inline_paths(&text), [parse_module("super::i::j")]);
 }
 
-fn module(path: &str) -> Module {
+fn parse_module(path: &str) -> Module {
     path.split("::").map(str::to_owned).collect::<Module>()
 }
 
@@ -396,7 +396,7 @@ fn every_test_file_named_in_ci_exists() {
     }
 }
 
-fn layer_of(layers: &[&str], crate_path: &str, module: &Module) -> Option<usize> {
+fn find_layer(layers: &[&str], crate_path: &str, module: &Module) -> Option<usize> {
     let name = module.first()?;
     let name = match module.get(1) {
         Some(inner) if name == "pipeline" => format!("{name}/{inner}"),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common;
-use crate::common::world::{World, column_index, copa_row, run_ok, table, tokenizer};
+use crate::common::world::{World, build_tokenizer, column_index, copa_row, read_rows, run_ok};
 use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn second_run_of_a_grid_gives_the_same_table() {
         let log = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(screen.contains("ghosted") && screen.contains("ppl test@64"), "{screen}");
-        let rows = table(&world.path("results/grid/results.csv"));
+        let rows = read_rows(&world.path("results/grid/results.csv"));
         assert_eq!(rows.len(), 1 + 9, "expected a header, the dense backbone, and 2 depths × 4 recoveries");
         let perplexity = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
         for row in &rows[1..] {
@@ -55,7 +55,7 @@ fn second_run_of_a_grid_gives_the_same_table() {
 fn grid_without_pruning_axes_scores_only_dense_backbones() {
     let world = World::new();
     world.run_ok(&[]);
-    let full = table(&world.path("results/grid/results.csv"));
+    let full = read_rows(&world.path("results/grid/results.csv"));
     let stored = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let (head, rest) = stored.split_once("criterion:").unwrap();
     let dense = format!("{head}{}", &rest[rest.find("evaluate:").unwrap()..]);
@@ -70,7 +70,7 @@ fn grid_without_pruning_axes_scores_only_dense_backbones() {
     let again = "1 of 1 cells cached";
     let first = run_ok(&world, &run);
     assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
-    let rows = table(&world.path("results/dense/results.csv"));
+    let rows = read_rows(&world.path("results/dense/results.csv"));
     let seconds = rows[0].iter().position(|name| name == "seconds");
     let [values, expected] = [&rows[1], &full[1]].map(|row| {
         let values = row.iter().enumerate().filter(|(index, _)| Some(*index) != seconds);
@@ -100,7 +100,7 @@ fn set_option_overrides_grid_values() {
     let world = World::new();
     let output = world.run(&["--set", "depth=2", "--set", "recovery=ghosted", "--set", "name=small"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(table(&world.path("results/small/results.csv")).len(), 1 + 2);
+    assert_eq!(read_rows(&world.path("results/small/results.csv")).len(), 1 + 2);
 }
 
 fn add_tasks(world: &World) {
@@ -113,7 +113,7 @@ fn add_tasks(world: &World) {
     world.write("grid.yaml", grid + "  tasks: [copa, {name: rte, limit: 1}]\n");
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn file_names(folder: &Path) -> Vec<String> {
     let listing = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<String> = listing.map(|item| item.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

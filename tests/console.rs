@@ -146,12 +146,12 @@ const HELP: [&[&str]; 31] = [
 #[test]
 fn help_of_every_command_matches_its_snapshot() {
     let world = World::new();
-    let shown: String = HELP.iter().map(|command| help(&world, command)).collect();
-    settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
+    let shown: String = HELP.iter().map(|command| run_help(&world, command)).collect();
+    snapshot_settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
 }
 
 /// Returns the command line `ghostlab COMMAND -h`, followed by its output.
-fn help(world: &World, command: &[&str]) -> String {
+fn run_help(world: &World, command: &[&str]) -> String {
     let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     format!("$ ghostlab {} -h\n{}\n", command.join(" "), String::from_utf8(output.stdout).unwrap())
@@ -173,7 +173,7 @@ fn first_lines_of_long_outputs_match_their_snapshots() {
     for (name, arguments) in SHORTENED_OUTPUTS {
         let text = run_and_format(&world, arguments);
         let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
-        settings(&world).bind(|| insta::assert_snapshot!(format!("console_{name}"), lines.join("\n")));
+        snapshot_settings(&world).bind(|| insta::assert_snapshot!(format!("console_{name}"), lines.join("\n")));
     }
 }
 
@@ -198,7 +198,7 @@ fn incomplete_and_altered_results_match_their_snapshots() {
 /// Compares the output of a command with the snapshot `console_NAME`.
 fn assert_shown(world: &World, name: &str, arguments: &[&str]) {
     let text = run_and_format(world, arguments);
-    settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
+    snapshot_settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
 }
 
 /// Runs a command. Returns the command line, followed by the output.
@@ -220,13 +220,13 @@ fn run_and_format(world: &World, arguments: &[&str]) -> String {
 
 /// Returns the store key of the first tokenized text.
 fn stored_key(world: &World) -> String {
-    let kinds = children(&world.path("data/store"));
+    let kinds = sorted_paths(&world.path("data/store"));
     let tokens = kinds.iter().find(|path| name_of(path).starts_with("tokens-")).unwrap();
-    name_of(&children(&children(tokens)[0])[0])
+    name_of(&sorted_paths(&sorted_paths(tokens)[0])[0])
 }
 
 /// Returns the sorted paths in a folder.
-fn children(folder: &Path) -> Vec<PathBuf> {
+fn sorted_paths(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths
@@ -237,18 +237,18 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Returns the insta settings used for all snapshots in this file.
-fn settings(world: &World) -> insta::Settings {
+fn snapshot_settings(world: &World) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
-    settings.add_filter(&regex_of(world), "FOLDER");
+    settings.add_filter(&folder_pattern(world), "FOLDER");
     FILTERS.iter().for_each(|(pattern, text)| settings.add_filter(pattern, *text));
     settings
 }
 
 /// Returns a regular expression that matches the world's folder.
-fn regex_of(world: &World) -> String {
+fn folder_pattern(world: &World) -> String {
     let folder = world.folder.path().canonicalize().unwrap();
     format!("(/private)?{}", folder.to_str().unwrap().replace('.', r"\."))
 }

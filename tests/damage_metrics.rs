@@ -18,12 +18,12 @@ use ghostlab_store::Store;
 use serde_json::Value;
 
 /// Relative tolerances for comparing an f32 engine with the reference.
-const DAMAGE: f64 = 1e-5;
-const PERPLEXITY: f64 = 2e-6;
+const DAMAGE_TOLERANCE: f64 = 1e-5;
+const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
 /// Metric names, which are the same in the grid and in the reference. The prefix `second_half_` restricts a metric to
 /// the second half of each window.
-const MEASURES: [&str; 7] =
+const DAMAGE_METRICS: [&str; 7] =
     ["kl_dense_variant", "kl_variant_dense", "same_top", "mean_dp", "mean_abs_dp", "rms_dp", "ppl_ratio"];
 
 /// Backbone of the reference, with the cells and tasks to compare.
@@ -102,8 +102,8 @@ impl Setting {
 
     fn grid(&self, folder: &Path) -> Grid {
         // The two metrics left out here are reported even if the grid does not name them.
-        let named = MEASURES.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
-        let halves = MEASURES.iter().map(|name| format!("second_half_{name}"));
+        let named = DAMAGE_METRICS.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
+        let halves = DAMAGE_METRICS.iter().map(|name| format!("second_half_{name}"));
         let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();
         let files = self.tasks.iter().map(|(task, _, file)| format!("  {task}: {{path: {}}}\n", file.display()));
         let uses = self.tasks.iter().map(|(task, limit, _)| format!("{{name: {task}, limit: {limit}}}"));
@@ -150,7 +150,7 @@ impl Setting {
             for number in &cell.numbers {
                 compared += usize::from(compare_number(number, variant, &reference));
             }
-            assert_eq!(compared, 1 + 2 * MEASURES.len() + 4 * self.tasks.len(), "{variant}");
+            assert_eq!(compared, 1 + 2 * DAMAGE_METRICS.len() + 4 * self.tasks.len(), "{variant}");
         }
     }
 }
@@ -162,7 +162,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
     let found = number.record.value.unwrap_or(f64::NAN);
     match metric.source {
         MetricSource::Text(_) => {
-            assert_close(&what, found, reference["variants"][variant]["ppl"].as_f64().unwrap(), PERPLEXITY);
+            assert_close(&what, found, reference["variants"][variant]["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
         }
         MetricSource::Damage(..) => {
             let expected = &reference["variants"][variant];
@@ -172,7 +172,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
             };
             // The reference has second-half metrics for only some of the variants.
             if let Some(expected) = expected.as_f64() {
-                assert_close(&what, found, expected, DAMAGE);
+                assert_close(&what, found, expected, DAMAGE_TOLERANCE);
             }
             assert!(number.record.error.is_some_and(|error| error > 0.0), "{what}: {:?}", number.record.error);
         }
@@ -282,10 +282,10 @@ evaluate:
   metrics: [flips, right_to_wrong, wrong_to_right]
 ";
 
-const CHOICES: &str = "output_type: multiple_choice\ndoc_to_choice: list\ndoc_to_target: label\n\
+const CHOICE_DEFINITION: &str = "output_type: multiple_choice\ndoc_to_choice: list\ndoc_to_target: label\n\
     metric_list: [{metric: acc}, {metric: acc_norm}, {metric: brier_score}]\n";
 
-const GENERATED: &str = "output_type: generate_until\ndoc_to_target: \"1\"\n\
+const GENERATION_DEFINITION: &str = "output_type: generate_until\ndoc_to_target: \"1\"\n\
     generation_kwargs: {until: [\"w7 \"], do_sample: false, max_gen_toks: 4}\n\
     filter_list:\n  - name: digit\n    filter: [{function: regex, regex_pattern: \"w([0-9])\"}, {function: take_first}]\n\
     metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n";
@@ -301,7 +301,7 @@ fn answer_flips_account_for_score_changes() {
         format!("{}\n", serde_json::json!({"text": text, "label": i % 2, "list": ["w1", "w22"]}))
     });
     world.write("rows.jsonl", rows.collect::<String>());
-    for (name, rest) in [("choice", CHOICES), ("text", GENERATED)] {
+    for (name, rest) in [("choice", CHOICE_DEFINITION), ("text", GENERATION_DEFINITION)] {
         let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
         world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}doc_to_text: \"{{{{text}}}}\"\n{rest}"));
     }

@@ -24,16 +24,16 @@ use serde_json::Value;
 
 /// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two
 /// MLPs removed. Other cuts have errors of up to 1.4e-6.
-const LOGITS: f64 = 2e-6;
+const LOGIT_TOLERANCE: f64 = 2e-6;
 /// Maximum relative error of the logits of f16 files, as in `tests/llama_cpp.rs`.
-const F16_LOGITS: f64 = 2e-3;
+const F16_LOGIT_TOLERANCE: f64 = 2e-3;
 /// Maximum relative error of the logits of bf16 files, whose significands are three bits shorter than those of f16.
-const BF16_LOGITS: f64 = 8.0 * F16_LOGITS;
+const BF16_LOGIT_TOLERANCE: f64 = 8.0 * F16_LOGIT_TOLERANCE;
 /// Number of tokens to generate with llama.cpp's KV cache.
 const NEW_TOKENS: usize = 12;
 
 /// Returns the logits that this program computes at all positions in the sequences.
-fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
+fn compute_logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
     let mut all = Vec::new();
     for row in ids {
         let batch = Batch::windows([row.as_slice()]);
@@ -51,7 +51,7 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
 fn greedy_tokens(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..NEW_TOKENS {
-        let all = logits(decoder, program, std::slice::from_ref(&ids));
+        let all = compute_logits(decoder, program, std::slice::from_ref(&ids));
         let last = &all[all.len() - decoder.config().vocab..];
         let best = (0..last.len()).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
         ids.push(u32::try_from(best).unwrap());
@@ -80,13 +80,13 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
             let program = stored_program(&store, backbone, variant).unwrap();
-            let expected = logits(&decoder, &program, &ids);
+            let expected = compute_logits(&decoder, &program, &ids);
             for &(dtype, tolerance) in dtypes {
                 let file = world.path(&format!("{cell}.{dtype}.gguf"));
                 let error = relative_error(&llama_cpp_logits(python, world, &file, &ids), &expected);
                 let config = Config::read_with_attachments(&file).unwrap();
                 let read = folder_program(&config, &file).unwrap();
-                let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
+                let ours = compute_logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
                 let own_error = relative_error(&ours, &expected);
                 println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} in ghostlab");
                 assert!(error <= tolerance, "{cell} {dtype}: {error:e}");
@@ -122,7 +122,7 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
          depth: {sublayers: 6}, recovery: {name: nbl, input: normed}}\n\
          evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
-    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 12);
+    assert_eq!(compare(&world, &python, &[("f32", LOGIT_TOLERANCE), ("q8_0", 5e-2)]), 12);
 }
 
 /// Covers scaled rotary embeddings, heads wider than the stream, and biases of queries, keys and values or of all
@@ -148,7 +148,7 @@ fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
         let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
         let grid = grid.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "[{attention: 3}, {mlp: 3}]");
         world.write("grid.yaml", grid.replace("[none, linearpatch-diag, linearpatch-rotate, ghosted]", "none"));
-        let dtypes = [("f32", LOGITS), ("f16", F16_LOGITS), ("bf16", BF16_LOGITS)];
+        let dtypes = [("f32", LOGIT_TOLERANCE), ("f16", F16_LOGIT_TOLERANCE), ("bf16", BF16_LOGIT_TOLERANCE)];
         assert_eq!(compare(&world, &python, &dtypes), 2, "{backbone}");
     }
 }

@@ -22,7 +22,7 @@ use crate::common::world::World;
 const MAX_WORDS: usize = 16_000;
 
 /// Returns the shell lines that call the program, as pairs of page and arguments.
-fn lines() -> Vec<(String, Vec<String>)> {
+fn command_lines() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
     pages.extend(fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
@@ -54,20 +54,20 @@ fn skip_reason(words: &[String]) -> Option<&'static str> {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
         "reproduce" => Some("minutes: tests/reproduce.rs"),
-        _ if has_one(words, &["--fetch", "paper", "smollm2"]) => Some("network"),
-        _ if has_one(words, &["cuda", "metal"]) => Some("device"),
-        _ if has_one(words, &["--gguf"]) => Some("needs a tokenizer that llama.cpp supports: tests/llama_cpp.rs"),
+        _ if contains_any(words, &["--fetch", "paper", "smollm2"]) => Some("network"),
+        _ if contains_any(words, &["cuda", "metal"]) => Some("device"),
+        _ if contains_any(words, &["--gguf"]) => Some("needs a tokenizer that llama.cpp supports: tests/llama_cpp.rs"),
         _ => None,
     }
 }
 
-fn has_one(words: &[String], wanted: &[&str]) -> bool {
+fn contains_any(words: &[String], wanted: &[&str]) -> bool {
     words.iter().any(|word| wanted.contains(&word.as_str()))
 }
 
 /// Creates the files that the docs assume to exist: `grid.yaml`, `models/my-llama`, and the texts and tasks that they
 /// name.
-fn world() -> World {
+fn create_world() -> World {
     let world = World::new();
     fs::create_dir_all(world.path("models")).unwrap();
     fs::rename(world.path("backbone"), world.path("models/my-llama")).unwrap();
@@ -107,7 +107,7 @@ fn world() -> World {
 
 #[test]
 fn every_command_line_in_docs_is_parsed() {
-    let lines = lines();
+    let lines = command_lines();
     assert!(lines.len() > 25, "too few lines: {lines:?}");
     let world = World::new();
     for (page, words) in lines {
@@ -122,7 +122,7 @@ fn every_command_line_in_docs_is_parsed() {
 
 #[test]
 fn every_self_contained_command_line_in_docs_runs() {
-    let world = world();
+    let world = create_world();
     // This run creates the results that other lines display. The folders `a` and `b` are copies of these results.
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -135,7 +135,7 @@ fn every_self_contained_command_line_in_docs_runs() {
         }
     }
     let mut ran = 0;
-    for (page, words) in lines() {
+    for (page, words) in command_lines() {
         if skip_reason(&words).is_some() {
             continue;
         }
@@ -161,7 +161,7 @@ fn pages_are_short_and_their_links_resolve() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README is too long");
-    let total = words(root);
+    let total = count_words(root);
     assert!(total <= MAX_WORDS, "README and docs have {total} words, more than {MAX_WORDS}");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.chain(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
@@ -177,7 +177,7 @@ fn pages_are_short_and_their_links_resolve() {
             let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
             assert!(target.exists(), "{shown}: {link} does not exist");
             let heads = fs::read_to_string(&target).unwrap_or_default();
-            let known = heads.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
+            let known = heads.lines().filter(|line| line.starts_with('#')).any(|line| heading_anchor(line) == anchor);
             assert!(anchor.is_empty() || known, "{shown}: {file} has no heading #{anchor}");
         }
     }
@@ -210,7 +210,7 @@ fn stated_rust_version_builds_every_dependency() {
 }
 
 /// Counts the words in the README and in all pages of `docs/`.
-fn words(root: &Path) -> usize {
+fn count_words(root: &Path) -> usize {
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.chain([root.join("README.md")]);
     let pages = pages.filter(|page| page.extension().is_some_and(|ending| ending == "md"));
@@ -218,7 +218,7 @@ fn words(root: &Path) -> usize {
 }
 
 /// Returns the anchor that GitHub generates for a heading.
-fn slug(heading: &str) -> String {
+fn heading_anchor(heading: &str) -> String {
     heading
         .trim_start_matches('#')
         .trim()

@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::common::world::{World, records, table};
+use crate::common::world::{World, read_csv, read_rows};
 use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
 /// Returns a value from a column of the results table, for a recovery at depth 2 or for the dense backbone.
-fn value(world: &World, recovery: &str, column: &str) -> f64 {
-    let rows = table(&world.path("results/grid/results.csv"));
+fn read_value(world: &World, recovery: &str, column: &str) -> f64 {
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let [depth, method, column] =
         ["depth", "recovery", column].map(|name| rows[0].iter().position(|head| head == name).unwrap());
     let expected_depth = if recovery == "dense" { "0" } else { "2" };
@@ -35,19 +35,19 @@ fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
 }
 
 /// Returns the results file contained in the JSON output of `score`.
-fn score(world: &World, more: &[&str]) -> Value {
+fn run_score(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["score"], more, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let mut document: Value = serde_json::from_slice(&output.stdout).unwrap();
     document["answer"]["lm_eval"].take()
 }
 
-fn perplexity(world: &World, model: &str) -> f64 {
-    let file = score(world, &[model, "--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"]);
+fn score_perplexity(world: &World, model: &str) -> f64 {
+    let file = run_score(world, &[model, "--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"]);
     file["results"]["test@64"]["perplexity,none"].as_f64().unwrap()
 }
 
-fn names(folder: &Path) -> BTreeSet<String> {
+fn file_names(folder: &Path) -> BTreeSet<String> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 

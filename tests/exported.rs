@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common;
-use crate::common::world::tokenizer;
+use crate::common::world::build_tokenizer;
 use crate::common::{flat, json, tensors};
 use candle_core::DType;
 use ghostlab::grid::Grid;
@@ -28,18 +28,18 @@ use tempfile::TempDir;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
 /// Tolerance used by transformers itself when it compares two f32 implementations of a model.
-const TOLERANCE: f64 = 1e-4;
+const LOGIT_TOLERANCE: f64 = 1e-4;
 
 fn python() -> Option<PathBuf> {
     common::python::python("torch, transformers and lm_eval")
 }
 
-fn data(path: &str) -> PathBuf {
+fn bundled_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(path)
 }
 
 /// Runs `tools/exported.py` with temporary Hugging Face caches.
-pub(crate) fn script(python: &Path, arguments: &[&str]) {
+pub(crate) fn run_script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
     let mut command = common::python::script(python, "exported.py", arguments);
     command.env("HF_HOME", home.path()).env("HF_MODULES_CACHE", home.path().join("modules"));
@@ -47,11 +47,11 @@ pub(crate) fn script(python: &Path, arguments: &[&str]) {
 }
 
 /// Creates a folder with a store and a grid that uses the tiny backbones.
-fn world(grid: &str) -> TempDir {
+fn create_world(grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
-    let corpora = data("corpora");
-    let backbones = BACKBONES.map(|name| format!("  {name}: {{path: {}}}\n", data(name).display())).concat();
+    let corpora = bundled_path("corpora");
+    let backbones = BACKBONES.map(|name| format!("  {name}: {{path: {}}}\n", bundled_path(name).display())).concat();
     let text = format!(
         "name: grid\nbackbones:\n{backbones}corpora:\n  train: {{path: {0}/web-train.jsonl.gz, rule: c4}}\n  \
          test: {{path: {0}/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n{grid}",
@@ -61,14 +61,14 @@ fn world(grid: &str) -> TempDir {
     world
 }
 
-fn ghostlab(world: &TempDir, arguments: &[&str]) {
+fn run_ghostlab(world: &TempDir, arguments: &[&str]) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_ghostlab")).current_dir(world.path()).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Computes our logits at every position in a text.
-fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
+fn compute_logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
     let batch = Batch::windows([ids]);
     let mut x = decoder.begin(&batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -85,7 +85,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     // grid covers every recovery at a single cut and a trained operator. It also has operators at two cuts, at each
     // removed layer and at both ends of the model. To save time, only some backbones have merged layers and linear
     // attention.
-    let world = world(
+    let world = create_world(
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
          {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, \
@@ -105,7 +105,7 @@ fn transformers_matches_every_recovery_and_architecture() {
          \x20 - {backbone: llama, criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: merge}\n\
          evaluate: {perplexity: {corpus: test, length: 64}}\n",
     );
-    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    run_ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
@@ -116,7 +116,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
     let arguments = ["logits", out.to_str().unwrap(), text].into_iter().chain(folders.iter().map(String::as_str));
-    script(&python, &arguments.collect::<Vec<_>>());
+    run_script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &store, &out, largest_difference);
     // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
@@ -127,7 +127,7 @@ fn transformers_matches_every_recovery_and_architecture() {
 }
 
 /// Compares our logits with those that transformers computes from the folder of each pruned cell. `error` must not
-/// exceed [`TOLERANCE`]. Returns the number of folders with code.
+/// exceed [`LOGIT_TOLERANCE`]. Returns the number of folders with code.
 pub(crate) fn compare(
     world: &TempDir,
     plan: &Plan<'_>,
@@ -143,12 +143,12 @@ pub(crate) fn compare(
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
             let ids: Vec<u32> = theirs[&format!("{cell}.ids")].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-            let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
+            let ours = compute_logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
             let theirs = flat(&theirs[&format!("{cell}.logits")]);
             assert_eq!(ours.len(), theirs.len(), "{cell}");
             assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
-            assert!(error(&ours, &theirs) <= TOLERANCE, "{cell}: {:e}", error(&ours, &theirs));
-            let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
+            assert!(error(&ours, &theirs) <= LOGIT_TOLERANCE, "{cell}: {:e}", error(&ours, &theirs));
+            let dense = compute_logits(&decoder, &Program::dense(backbone.config.layers), &ids);
             assert!(largest_difference(&dense, &theirs) > 0.01, "{cell}: the logits equal those of the dense backbone");
             let code = world.path().join("out").join(&cell).join("modeling_ghostlab.py");
             with_code += usize::from(code.exists());
@@ -171,11 +171,11 @@ fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(source.join(file), folder.join(file)).unwrap();
         }
-        std::fs::write(folder.join("tokenizer.json"), tokenizer(300).to_string()).unwrap();
+        std::fs::write(folder.join("tokenizer.json"), build_tokenizer(300).to_string()).unwrap();
         std::fs::write(folder.join("tokenizer_config.json"), r#"{"tokenizer_class": "PreTrainedTokenizerFast"}"#)
             .unwrap();
     }
-    std::fs::write(world.path().join("train.txt"), words(4000, 31).join(" ")).unwrap();
+    std::fs::write(world.path().join("train.txt"), generate_words(4000, 31).join(" ")).unwrap();
     let named = backbones.iter().map(|(name, _)| format!("  {name}: {{path: {name}}}\n")).collect::<String>();
     let list = backbones.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let text = format!(
@@ -186,14 +186,14 @@ fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     world
 }
 
-fn words(count: usize, step: usize) -> Vec<String> {
+fn generate_words(count: usize, step: usize) -> Vec<String> {
     (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect()
 }
 
 /// Exports all cells of a random world, and compares our logits with those of transformers. Returns the number of cells
 /// and the number of folders with code.
 fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
-    ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    run_ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
@@ -204,11 +204,11 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
         .collect();
     // The text is longer than any attention window and any original context length. Pass it as token ids, because
     // transformers replaces some tokenizers.
-    let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
+    let ids: Vec<String> = generate_words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
     let out = world.path().join("logits.safetensors");
     let text = ids.join(" ");
     let arguments = ["logits", out.to_str().unwrap(), &text].into_iter().chain(folders.iter().map(String::as_str));
-    script(python, &arguments.collect::<Vec<_>>());
+    run_script(python, &arguments.collect::<Vec<_>>());
     (folders.len(), compare(world, &plan, &store, &out, largest_difference))
 }
 
@@ -287,16 +287,16 @@ fn exports_of_every_architecture_match_transformers() {
 fn lm_eval_scores_of_an_export_match_ghostlab() {
     let Some(python) = python() else { return };
     let names = ["arc_easy", "copa", "hellaswag", "winogrande"];
-    let tasks =
-        names.map(|task| format!("  {task}: {{path: {}}}\n", data(&format!("tasks/{task}.jsonl.gz")).display()));
+    let tasks = names
+        .map(|task| format!("  {task}: {{path: {}}}\n", bundled_path(&format!("tasks/{task}.jsonl.gz")).display()));
     let used = names.map(|task| format!("{{name: {task}, limit: 50}}")).join(", ");
-    let world = world(&format!(
+    let world = create_world(&format!(
         "tasks:\n{}backbone: llama\ncriterion: llm-streamline\ndepth: 4\nrecovery: [none, ghosted]\n\
          calibration: {{corpus: train, sequences: 4, length: 64}}\nevaluate: {{tasks: [{used}]}}\n",
         tasks.concat()
     ));
-    ghostlab(&world, &["run", "grid.yaml"]);
-    ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
+    run_ghostlab(&world, &["run", "grid.yaml"]);
+    run_ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let cells: BTreeMap<String, String> = std::fs::read_dir(world.path().join("out"))
         .unwrap()
         .map(|entry| entry.unwrap())
@@ -307,11 +307,11 @@ fn lm_eval_scores_of_an_export_match_ghostlab() {
         .collect();
     assert_eq!(cells.len(), 2);
     let out = world.path().join("scores.json");
-    let tasks = data("tasks");
+    let tasks = bundled_path("tasks");
     let arguments =
         ["lm-eval", out.to_str().unwrap(), tasks.to_str().unwrap(), "50", &names.join(",")].map(str::to_owned);
     let arguments: Vec<String> = arguments.into_iter().chain(cells.values().cloned()).collect();
-    script(&python, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    run_script(&python, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
 
     let theirs = json(&out);
     let mut compared = 0;
@@ -324,7 +324,7 @@ fn lm_eval_scores_of_an_export_match_ghostlab() {
             let ours = ours["results"][task].as_object().unwrap();
             let theirs = &theirs[folder][task];
             for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
-                assert_eq!(percent(value), percent(&theirs[metric]), "{cell}, {task}, {metric}");
+                assert_eq!(format_percent(value), format_percent(&theirs[metric]), "{cell}, {task}, {metric}");
                 compared += 1;
             }
         }
@@ -335,7 +335,7 @@ fn lm_eval_scores_of_an_export_match_ghostlab() {
 }
 
 /// Formats a fraction as a percentage with two decimals, as in the results tables.
-fn percent(value: &serde_json::Value) -> String {
+fn format_percent(value: &serde_json::Value) -> String {
     format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }
 

@@ -1,17 +1,17 @@
-//! End-to-end tests for fine-tuning. All methods at a boundary share one pass, killed training runs resume, and methods
-//! that do not support fine-tuning are rejected.
+//! End-to-end tests for fine-tuning. All methods at one cut share a pass over the training text, killed training runs
+//! resume, and methods that do not support fine-tuning are rejected.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 
-use crate::common::world::{World, column_index, table};
+use crate::common::world::{World, column_index, read_rows};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{ObjectCondition, ObjectKind, Store};
 
 const STEPS: usize = 40;
 
 /// Creates a world whose grid removes one of four layers and uses the given recoveries.
-fn world(recoveries: &str) -> World {
+fn create_world(recoveries: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("depth: [1, 2]", "depth: 1");
@@ -40,8 +40,8 @@ fn read_stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-fn perplexities(world: &World) -> BTreeMap<String, f64> {
-    let rows = table(&world.path("results/grid/results.csv"));
+fn read_perplexities(world: &World) -> BTreeMap<String, f64> {
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let method = column_index(&rows, "recovery");
     let value = column_index(&rows, "ppl test@64");
     // The name of a trained method contains a comma that splits its cell, so count columns from the end.
@@ -50,8 +50,8 @@ fn perplexities(world: &World) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn methods_of_a_boundary_share_a_training_pass() {
-    let world = world(
+fn methods_at_one_cut_share_a_training_pass() {
+    let world = create_world(
         &[finetuned_recovery("linearpatch-diag"), finetuned_recovery("ghosted"), "ghosted".to_owned()].join(", "),
     );
     let log = world.run_ok(&[]);
@@ -66,7 +66,7 @@ fn methods_of_a_boundary_share_a_training_pass() {
     assert_eq!(losses.iter().map(Vec::len).collect::<Vec<_>>(), [STEPS; 2]);
     // On a random backbone, losses need not decrease. The tests in ghostlab-core check the losses on a trained one.
     assert!(losses.iter().flatten().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
-    let perplexities = perplexities(&world);
+    let perplexities = read_perplexities(&world);
     assert_eq!(perplexities.len(), 4, "expected the dense backbone, the solved operator and two trained ones");
     let mut values: Vec<f64> = perplexities.into_values().collect();
     values.dedup();
@@ -76,7 +76,7 @@ fn methods_of_a_boundary_share_a_training_pass() {
 
 #[test]
 fn training_runs_on_one_text_share_its_pass_and_files() {
-    let world = world(&finetuned_recovery("ghosted"));
+    let world = create_world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
@@ -105,7 +105,7 @@ fn training_runs_on_one_text_share_its_pass_and_files() {
     }
     assert_eq!(read, STEPS as u64 * 32, "a sequence was read twice");
     world.run_ok(&[]);
-    assert!(result_table(&world, "results") == result_table(&world, "alone"), "the tables differ");
+    assert!(read_result_table(&world, "results") == read_result_table(&world, "alone"), "the tables differ");
 }
 
 fn start_worker(world: &World) -> std::process::Child {
@@ -115,14 +115,14 @@ fn start_worker(world: &World) -> std::process::Child {
     command.stderr(std::process::Stdio::piped()).spawn().unwrap()
 }
 
-fn result_table(world: &World, folder: &str) -> Vec<u8> {
+fn read_result_table(world: &World, folder: &str) -> Vec<u8> {
     std::fs::read(world.path(folder).join("grid/results.csv")).unwrap()
 }
 
 #[test]
 fn killed_training_resumes_to_identical_bytes() {
-    let undisturbed = world(&finetuned_recovery("ghosted"));
-    let killed = world(&finetuned_recovery("ghosted"));
+    let undisturbed = create_world(&finetuned_recovery("ghosted"));
+    let killed = create_world(&finetuned_recovery("ghosted"));
     undisturbed.run_ok(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
@@ -139,16 +139,16 @@ fn killed_training_resumes_to_identical_bytes() {
 #[test]
 fn unsupported_fine_tuning_is_rejected_with_a_reason() {
     for name in ["none", "replaceme-ls"] {
-        world(&finetuned_recovery(name)).assert_rejected(
+        create_world(&finetuned_recovery(name)).assert_rejected(
             &[],
             2,
             &["does not support fine-tuning", "linearpatch-rotate, ghosted"],
         );
     }
     let several = "{name: ghosted, boundary: layer, finetune: {sequences: 4, length: 32}}";
-    world(several).assert_rejected(&[], 2, &["does not support fine-tuning"]);
-    world("{name: ghosted, finetune: {steps: 4}}").assert_rejected(&[], 2, &["finetune", "steps"]);
-    let scattered = world(&finetuned_recovery("ghosted"));
+    create_world(several).assert_rejected(&[], 2, &["does not support fine-tuning"]);
+    create_world("{name: ghosted, finetune: {steps: 4}}").assert_rejected(&[], 2, &["finetune", "steps"]);
+    let scattered = create_world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(scattered.path("grid.yaml")).unwrap();
     scattered.write("grid.yaml", grid.replace("depth: 1", "depth: 2").replace("[llm-streamline]", "[shortgpt]"));
     scattered.assert_rejected(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);

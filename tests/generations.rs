@@ -39,7 +39,7 @@ fn question_row(i: usize) -> Value {
 }
 
 /// Reads all stored answers, sorted by the hashes of their keys.
-fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
+fn read_stored_answers(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
     let items = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     let mut all: Vec<_> = items
         .into_iter()
@@ -68,8 +68,8 @@ fn killed_generation_resumes_to_identical_answers() {
         assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
     world.run_ok(&[]);
-    let one = stored(&undisturbed);
-    let other = stored(&world);
+    let one = read_stored_answers(&undisturbed);
+    let other = read_stored_answers(&world);
     // There is one object for the dense backbone, and one for each of two recoveries at two cuts.
     assert_eq!(one.len(), 5);
     assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|text| text.tokens > 0)));
@@ -85,11 +85,11 @@ fn document_limit_does_not_change_answers() {
     let few = generation_world(", limit: 70");
     all.run_ok(&[]);
     few.run_ok(&[]);
-    assert!(first_answers(&all) == first_answers(&few));
+    assert!(read_first_answers(&all) == read_first_answers(&few));
 }
 
-fn first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
-    let mut texts: Vec<Vec<_>> = stored(world)
+fn read_first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
+    let mut texts: Vec<Vec<_>> = read_stored_answers(world)
         .into_iter()
         .map(|(_, mut texts)| {
             texts.truncate(70);
@@ -207,7 +207,7 @@ fn generated_answers_and_scores_match_the_harness() {
         let golden: Value = serde_json::from_slice(&std::fs::read(world.path("golden.json")).unwrap()).unwrap();
         let theirs: Vec<&str> =
             golden["answers"].as_array().unwrap().iter().map(|answer| answer.as_str().unwrap()).collect();
-        let ours = stored(&world);
+        let ours = read_stored_answers(&world);
         // lm-evaluation-harness used the dense backbone, which is one of our two models.
         let best = ours
             .iter()

@@ -16,66 +16,66 @@ use serde_json::{Value, json};
 const TOLERANCE: f64 = 1e-5;
 
 /// Collects the versioned stages in an object's key: the stage of the object and those of its inputs.
-fn stages(key: &Value, found: &mut BTreeSet<String>) {
+fn collect_stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
         found.insert(format!("{kind}-v{version}"));
     }
-    map.values().for_each(|value| stages(value, found));
+    map.values().for_each(|value| collect_stages(value, found));
 }
 
 /// Formats an object's key, leaving out versions, hashes and input names.
-fn name(key: &Value) -> String {
+fn format_key(key: &Value) -> String {
     match key {
         Value::Object(map) => {
             let entries = map.iter().filter(|(key, _)| !["version", "input"].contains(&key.as_str()));
-            let entries = entries.map(|(key, value)| format!("{key}={}", name(value)));
+            let entries = entries.map(|(key, value)| format!("{key}={}", format_key(value)));
             format!("({})", entries.collect::<Vec<_>>().join(" "))
         }
-        Value::Array(items) => items.iter().map(name).collect::<Vec<_>>().join(","),
+        Value::Array(items) => items.iter().map(format_key).collect::<Vec<_>>().join(","),
         Value::String(text) if text.len() == 64 => "#".to_string(),
         other => other.to_string(),
     }
 }
 
 /// Collects all numbers in a JSON value in order, except times.
-fn numbers(value: &Value, found: &mut Vec<f64>) {
+fn collect_numbers(value: &Value, found: &mut Vec<f64>) {
     match value {
         Value::Number(number) => found.push(number.as_f64().unwrap()),
-        Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_numbers(item, found)),
         Value::Object(map) => {
             // Skip condition numbers, because they mostly reflect how the smallest singular value was rounded.
             map.iter()
                 .filter(|(key, _)| !key.contains("seconds") && *key != "condition")
-                .for_each(|(_, value)| numbers(value, found));
+                .for_each(|(_, value)| collect_numbers(value, found));
         }
         _ => {}
     }
 }
 
 /// Summarizes a payload as a few numbers.
-fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
+fn summarize_payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
             let mut found = Vec::new();
-            numbers(&serde_json::from_slice(bytes).unwrap(), &mut found);
+            collect_numbers(&serde_json::from_slice(bytes).unwrap(), &mut found);
             found
         }
         "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
         "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
-        "u32" => return exact_values(bytes),
+        "u32" => return summarize_exactly(bytes),
         other => panic!("unknown payload format: {other}"),
     };
-    summary(&values)
+    summarize(&values)
 }
 
 /// Summarizes bytes that must match exactly as their length and 32 bits of their hash.
-fn exact_values(bytes: &[u8]) -> Vec<f64> {
+fn summarize_exactly(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
 }
 
-fn summary(values: &[f64]) -> Vec<f64> {
+fn summarize(values: &[f64]) -> Vec<f64> {
     vec![values.len() as f64, weighted_sum(values, f64::abs), weighted_sum(values, |v| v * v)]
 }
 
@@ -93,7 +93,7 @@ struct Outputs {
 }
 
 /// Computes the outputs of every stage on a small grid that uses all kinds of methods.
-fn outputs() -> BTreeMap<&'static str, Outputs> {
+fn compute_outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
     world.run_ok(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
     world.run_ok(&[
@@ -118,12 +118,12 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let key = &artifact.meta().key;
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let kind_outputs = outputs.entry(kind.name()).or_default();
-        stages(key, &mut kind_outputs.stages);
+        collect_stages(key, &mut kind_outputs.stages);
         // Skip the most likely tokens, because two tokens with nearly equal probabilities may swap.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
-            let values = payload(file, &artifact.read(file).unwrap());
-            let before = kind_outputs.values.insert(format!("{} {file}", name(&key["of"])), values);
-            assert!(before.is_none(), "duplicate artifact name: {}", name(key));
+            let values = summarize_payload(file, &artifact.read(file).unwrap());
+            let before = kind_outputs.values.insert(format!("{} {file}", format_key(&key["of"])), values);
+            assert!(before.is_none(), "duplicate artifact name: {}", format_key(key));
         }
     }
     outputs
@@ -139,7 +139,7 @@ fn are_different(ours: &[f64], golden: &Value) -> bool {
 fn changed_stage_output_needs_a_new_version() {
     let path = fixture("golden.json");
     let golden = if path.exists() { json(&path) } else { json!({}) };
-    let outputs = outputs();
+    let outputs = compute_outputs();
     let mut renewed = serde_json::Map::new();
     // Skip latencies, which are not reproducible.
     for kind in stage::KINDS.into_iter().filter(|kind| *kind != stage::latency::KIND) {

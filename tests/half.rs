@@ -30,7 +30,7 @@ const TASKS: [&str; 6] =
 /// Choices for the documents of a task, as (input, continuation) pairs.
 type Documents = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
 
-fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
+fn read_documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let [tokenizer_config, config] =
         ["tokenizer_config.json", "config.json"].map(|name| json(&folder.join("backbone").join(name)));
     let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config).unwrap();
@@ -45,7 +45,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
 }
 
 /// Returns the index of the most likely choice for each document.
-fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
+fn predict_answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let borrowed: Vec<Vec<TokenizedChoice<'_>>> = documents
         .iter()
         .map(|document| document.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())
@@ -78,13 +78,13 @@ impl Exam {
         let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
         let text = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
         let windows = evaluation_windows(WindowRule::Wikitext2, &text, &tokenizer, 512, Some(WINDOWS)).unwrap();
-        let tasks = TASKS.iter().map(|file| documents(&folder, &tokenizer, file)).collect();
+        let tasks = TASKS.iter().map(|file| read_documents(&folder, &tokenizer, file)).collect();
         Some(Self { config: Config::read(&backbone).unwrap(), backbone, windows, tasks })
     }
 
     fn measure(&self, engine: &dyn Engine) -> (f64, Vec<usize>) {
         let dense = [Program::dense(self.config.layers)];
-        let answers: Vec<usize> = self.tasks.iter().flat_map(|documents| answers(engine, documents)).collect();
+        let answers: Vec<usize> = self.tasks.iter().flat_map(|documents| predict_answers(engine, documents)).collect();
         (perplexity(engine, &dense, &self.windows).unwrap()[0], answers)
     }
 

@@ -31,7 +31,7 @@ impl Random {
 }
 
 /// Strings that are likely to break a parser of any format.
-const WORDS: [&str; 24] = [
+const HOSTILE_STRINGS: [&str; 24] = [
     "18446744073709551615",
     "-1",
     "0",
@@ -71,7 +71,7 @@ fn mutate(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
             1 => bytes[at] = random.next() as u8,
             2 => drop(bytes.drain(at..end)),
             3 => bytes.splice(at..at, bytes[at..end].to_vec()).for_each(drop),
-            4 => bytes.splice(at..end, WORDS[random.below(WORDS.len())].bytes()).for_each(drop),
+            4 => bytes.splice(at..end, HOSTILE_STRINGS[random.below(HOSTILE_STRINGS.len())].bytes()).for_each(drop),
             5 => bytes.truncate(at),
             _ => {
                 let from = random.below(other.len());
@@ -219,9 +219,9 @@ fn impossible_sizes_are_rejected_before_reading_text() {
             "0.5",
             &["not enough memory for the calibration tokens", "(--memory)", "finetune"][..],
         ),
-        (fine_tuned(many), "0.5", &["not enough memory for the calibration tokens", "0.50 GB (--memory)"]),
+        (fine_tuned_recovery(many), "0.5", &["not enough memory for the calibration tokens", "0.50 GB (--memory)"]),
         (format!("calibration.sequences={most}"), "100", &["not enough disk space in the store", "GB free"]),
-        (fine_tuned(most), "100", &["not enough disk space in the store"]),
+        (fine_tuned_recovery(most), "100", &["not enough disk space in the store"]),
     ] {
         let world = World::new();
         let options = ["--set", &set, "--memory", memory];
@@ -236,7 +236,7 @@ fn impossible_sizes_are_rejected_before_reading_text() {
     }
 }
 
-fn fine_tuned(count: &str) -> String {
+fn fine_tuned_recovery(count: &str) -> String {
     format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}")
 }
 
@@ -327,7 +327,7 @@ fn pipe_as_input_is_rejected_without_hanging() {
 #[test]
 fn special_token_beyond_embedding_is_rejected_early() {
     let world = World::new();
-    let mut tokenizer = common::world::tokenizer(300);
+    let mut tokenizer = common::world::build_tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],

@@ -23,7 +23,7 @@ use serde_json::Value;
 const MODEL: &str = "meta/tiny";
 
 /// Returns the files that the fake hub serves: the world's backbone, whose weights are served as a large file.
-fn files(world: &World) -> Vec<ServedFile> {
+fn served_files(world: &World) -> Vec<ServedFile> {
     vec![
         small_backbone_file(world, "config.json"),
         small_backbone_file(world, "tokenizer.json"),
@@ -41,7 +41,7 @@ fn small_backbone_file(world: &World, name: &str) -> ServedFile {
 }
 
 /// Runs the program with the given hub and a cache inside the world's folder.
-fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
+fn run_with_hub(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     let mut command = world.command(arguments);
     for name in
         ["HF_HOME", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "GHOSTLAB_STORE", "GHOSTLAB_EXPERIMENTS"]
@@ -77,7 +77,7 @@ fn assert_exit(world: &World, output: &Output, code: i32) -> String {
 /// Creates a world whose backbone is available only from the hub.
 fn world_of_a_hub_model() -> (World, Vec<ServedFile>) {
     let world = World::new();
-    let files = files(&world);
+    let files = served_files(&world);
     fs::remove_dir_all(world.path("backbone")).unwrap();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write(
@@ -129,14 +129,14 @@ fn grid_with_hub_model_runs_after_suggested_fetch() {
     assert_eq!(files.as_object().unwrap().len(), 3);
     server.forget();
     assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 already cached"));
-    let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
+    let offline = run_with_hub(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
     assert!(assert_exit(&world, &offline, 0).contains("3 already cached"));
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
     assert!(server.requests().is_empty());
 }
 
 fn run(world: &World, server: &FakeHub, arguments: &[&str], code: i32) -> String {
-    assert_exit(world, &ghostlab(world, &server.address, arguments, &[]), code)
+    assert_exit(world, &run_with_hub(world, &server.address, arguments, &[]), code)
 }
 
 #[test]
@@ -151,19 +151,19 @@ fn hub_refusals_are_reported_without_the_token() {
     let server = FakeHub::start(MODEL, files, gated);
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
-        let log = assert_exit(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
+        let log = assert_exit(&world, &run_with_hub(&world, &server.address, &arguments, &[]), 3);
         assert!(log.contains("requires accepting its license") && log.contains("[token]"), "{log}");
     }
-    let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
+    let unset = run_with_hub(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
     assert!(assert_exit(&world, &unset, 3).contains("HF_TOKEN"));
-    let bad = ghostlab(&world, &server.address, &["fetch", "../x/y"], &[]);
+    let bad = run_with_hub(&world, &server.address, &["fetch", "../x/y"], &[]);
     assert_exit(&world, &bad, 2);
 }
 
 #[test]
 fn local_path_takes_precedence_over_the_hub() {
     let world = World::new();
-    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let server = FakeHub::start(MODEL, served_files(&world), no_fault());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let both = format!("tiny: {{path: backbone, hub: {MODEL}}}");
     world.write("grid.yaml", grid.replace("tiny: {path: backbone}", &both).replace("depth: [1, 2]", "depth: 1"));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common;
-use crate::common::pairs::{self, CONSTANT, Pair, Setting};
+use crate::common::pairs::{self, CONSTANT_SETTINGS, Pair, Setting};
 use crate::common::world::World;
 use ghostlab::grid::Grid;
 use ghostlab::model::EngineRequest;
@@ -22,7 +22,8 @@ struct NamedMeasurement {
     key: String,
     /// Name of the scoring journal; `None` for a latency.
     journal: Option<String>,
-    calibrating: String,
+    /// Name of the lease of the calibration pass.
+    lease: String,
 }
 
 /// Returns the identity and the derived names for each measurement of a setting's last cell.
@@ -44,7 +45,7 @@ fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
     let store = Store::open_read_only(&setting.world.path("data/store"), stage::STORE_WORDS).unwrap();
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
-    let calibrating = backbone.calibrations[variant.calibration.unwrap()].lease_name(backbone);
+    let lease = backbone.calibrations[variant.calibration.unwrap()].lease_name(backbone);
     let measures =
         backbone.evaluations.iter().map(|evaluation| (&evaluation.measure, Some(evaluation.journal.clone())));
     let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
@@ -53,14 +54,14 @@ fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
         identity: variant.identity.with_measure(measure),
         key: key.hash().to_owned(),
         journal,
-        calibrating: calibrating.clone(),
+        lease: lease.clone(),
     });
     named.collect()
 }
 
 #[test]
 fn every_setting_path_is_covered_by_a_test_pair() {
-    let pairs = pairs::differing();
+    let pairs = pairs::differing_pairs();
     let missing: Vec<SettingPath> = setting_paths()
         .into_iter()
         .filter(|setting_path| !is_covered(&pairs, setting_path) && setting_path.as_str() != "measure")
@@ -70,12 +71,13 @@ fn every_setting_path_is_covered_by_a_test_pair() {
 
 fn is_covered(pairs: &[Pair], setting_path: &SettingPath) -> bool {
     let mut all = pairs.iter().flat_map(|pair| pair.setting_paths);
-    CONSTANT.contains(&setting_path.as_str()) || all.any(|path| SettingPath::new(*path).is_of(setting_path.as_str()))
+    CONSTANT_SETTINGS.contains(&setting_path.as_str())
+        || all.any(|path| SettingPath::new(*path).is_of(setting_path.as_str()))
 }
 
 #[test]
 fn settings_differ_exactly_in_the_changed_paths() {
-    for pair in pairs::differing().iter().chain(&pairs::equal()) {
+    for pair in pairs::differing_pairs().iter().chain(&pairs::equal_pairs()) {
         let one = named_measurements(&pair.one());
         let other = named_measurements(&pair.other());
         assert_eq!(one.len(), other.len(), "{}", pair.what);
@@ -101,7 +103,7 @@ fn settings_differ_exactly_in_the_changed_paths() {
 
 #[test]
 fn released_order_is_identified_by_its_layers() {
-    let pairs = pairs::differing();
+    let pairs = pairs::differing_pairs();
     let pair = pairs.iter().find(|pair| pair.setting_paths.contains(&"cut.known")).unwrap();
     let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
@@ -122,7 +124,7 @@ fn differs_in(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
 
 #[test]
 fn keys_journals_and_leases_differ_exactly_when_settings_do() {
-    for pair in pairs::differing().iter().chain(&pairs::equal()) {
+    for pair in pairs::differing_pairs().iter().chain(&pairs::equal_pairs()) {
         for (one, other) in named_measurements(&pair.one()).into_iter().zip(named_measurements(&pair.other())) {
             let a = &one.identity;
             let b = &other.identity;
@@ -136,7 +138,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
                 "journal, {what}"
             );
             assert_eq!(
-                one.calibrating != other.calibrating,
+                one.lease != other.lease,
                 // Quantizing the weights after a repair is computed does not change the calibration.
                 differs_in(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
                 "lease, {what}"
@@ -145,55 +147,55 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
     }
 }
 
-fn keys(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_keys(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
             found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| keys(value, found));
+            map.values().for_each(|value| collect_keys(value, found));
         }
-        Value::Array(items) => items.iter().for_each(|value| keys(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, found)),
         _ => {}
     }
 }
 
 /// Returns the store keys that occur in the output of `plan --json`, `explain --json` and `explain` for a setting.
 fn printed_keys(setting: &Setting) -> [BTreeSet<String>; 3] {
-    let plan = output(setting, &["plan", "grid.yaml"], &["--json"]);
+    let plan = run_command(setting, &["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
-    names(&answer, &mut cells);
+    collect_cell_names(&answer, &mut cells);
     let cell = cells.iter().find(|name| !name.ends_with(".dense")).unwrap().clone();
-    let explained = output(setting, &["explain", "grid.yaml", &cell], &["--json"]);
-    let text = output(setting, &["explain", "grid.yaml", &cell], &[]);
+    let explained = run_command(setting, &["explain", "grid.yaml", &cell], &["--json"]);
+    let text = run_command(setting, &["explain", "grid.yaml", &cell], &[]);
     let text = text
         .split_whitespace()
         .filter(|word| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .map(str::to_owned)
         .collect();
-    [json_keys(&plan), json_keys(&explained), text]
+    [parse_keys(&plan), parse_keys(&explained), text]
 }
 
-fn json_keys(text: &str) -> BTreeSet<String> {
+fn parse_keys(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    keys(&serde_json::from_str(text).unwrap(), &mut found);
+    collect_keys(&serde_json::from_str(text).unwrap(), &mut found);
     found
 }
 
 /// Collects the names of the cells that still have to run.
-fn names(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_cell_names(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
             found.extend(map.get("cell").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| names(value, found));
+            map.values().for_each(|value| collect_cell_names(value, found));
         }
-        Value::Array(items) => items.iter().for_each(|value| names(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_cell_names(value, found)),
         _ => {}
     }
 }
 
 #[test]
 fn plan_and_explain_keys_differ_only_if_settings_do() {
-    for pair in pairs::differing().iter().chain(&pairs::equal()).filter(|pair: &&Pair| pair.runs) {
+    for pair in pairs::differing_pairs().iter().chain(&pairs::equal_pairs()).filter(|pair: &&Pair| pair.runs) {
         let one = printed_keys(&pair.one());
         let other = printed_keys(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
@@ -245,7 +247,7 @@ fn calibrations_with_different_operator_sequences_share_pass() {
 
 #[test]
 fn identity_round_trips_through_json() {
-    for entry in named_measurements(&pairs::differing()[0].one()) {
+    for entry in named_measurements(&pairs::differing_pairs()[0].one()) {
         let text = serde_json::to_string(&entry.identity).unwrap();
         let read: Identity = serde_json::from_str(&text).unwrap();
         assert_eq!(read, entry.identity);
@@ -274,7 +276,7 @@ fn stored_objects_describe_their_identity() {
     assert_eq!(kinds, ["operator", "scores", "selection"].map(str::to_owned).into());
 }
 
-fn output(setting: &Setting, arguments: &[&str], more: &[&str]) -> String {
+fn run_command(setting: &Setting, arguments: &[&str], more: &[&str]) -> String {
     let arguments: Vec<&str> = arguments
         .iter()
         .copied()

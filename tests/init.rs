@@ -9,11 +9,11 @@ use crate::common::world::World;
 
 /// Creates a folder `models` with unusable models and usable ones. One of the usable models is in an organization's
 /// folder.
-fn world() -> World {
+fn create_world() -> World {
     let world = World::new();
     std::fs::create_dir_all(world.path("models/org")).unwrap();
     for folder in ["models/plain", "models/org/other", "models/cut", "models/unknown", "models/7b", "models/shallow"] {
-        copy(&world, folder);
+        copy_backbone(&world, folder);
     }
     // Truncate the weights.
     let weights = world.path("models/cut/model.safetensors");
@@ -29,20 +29,20 @@ fn world() -> World {
     world
 }
 
-fn copy(world: &World, folder: &str) {
+fn copy_backbone(world: &World, folder: &str) {
     std::fs::create_dir_all(world.path(folder)).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(world.path("backbone").join(name), world.path(folder).join(name)).unwrap();
     }
 }
 
-fn ghostlab(world: &World, arguments: &[&str]) -> Output {
+fn run_ghostlab(world: &World, arguments: &[&str]) -> Output {
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     world.command(arguments).env("GHOSTLAB_EXPERIMENTS", experiments).env_remove("GHOSTLAB_STORE").output().unwrap()
 }
 
 fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, String) {
-    let output = ghostlab(world, arguments);
+    let output = run_ghostlab(world, arguments);
     let out = String::from_utf8(output.stdout).unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{log}");
@@ -51,7 +51,7 @@ fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, Strin
 
 #[test]
 fn init_grid_plans_unedited_and_lists_skipped_models() {
-    let world = world();
+    let world = create_world();
     let (out, log) = run_expecting(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid for 7b, other, plain"), "{out}");
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -96,7 +96,7 @@ fn init_grid_plans_unedited_and_lists_skipped_models() {
 
 #[test]
 fn init_overwrites_a_file_only_with_force() {
-    let world = world();
+    let world = create_world();
     world.write("grid.yaml", "mine");
     let (_, log) = run_expecting(&world, &["init", "models"], 2);
     assert!(log.contains("grid.yaml") && log.contains("--force"), "{log}");
@@ -111,7 +111,7 @@ fn init_overwrites_a_file_only_with_force() {
 
 #[test]
 fn init_uses_corpus_files_with_fitting_windows() {
-    let world = world();
+    let world = create_world();
     let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
     run_expecting(&world, &arguments, 0);
     let text = std::fs::read_to_string(world.path("own.yaml")).unwrap();
@@ -124,8 +124,8 @@ fn init_uses_corpus_files_with_fitting_windows() {
     assert!(log.contains("split train.txt into train-calibration.jsonl (calibration)"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
-    let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
-    let train = text_of(&world, "train.txt");
+    let joined = read_text(&world, "train-calibration.jsonl") + " " + &read_text(&world, "train-scored.jsonl");
+    let train = read_text(&world, "train.txt");
     assert!(joined.split_whitespace().eq(train.split_whitespace()), "the two parts do not contain the whole text");
     let (run, _) = run_expecting(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
@@ -141,13 +141,13 @@ fn init_uses_corpus_files_with_fitting_windows() {
     assert!(!world.path("x.yaml").exists() && !world.path("short-calibration.jsonl").exists());
 }
 
-fn text_of(world: &World, name: &str) -> String {
+fn read_text(world: &World, name: &str) -> String {
     ghostlab::corpus::read_rows(world.path(name), None).unwrap().join(" ")
 }
 
 #[test]
 fn gguf_file_is_accepted_as_a_model() {
-    let world = world();
+    let world = create_world();
     // Use a tokenizer that can be stored in a GGUF file.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
     world.write(
@@ -171,7 +171,7 @@ fn gguf_file_is_accepted_as_a_model() {
 
 #[test]
 fn folder_without_model_is_rejected_with_reasons() {
-    let world = world();
+    let world = create_world();
     let (_, log) = run_expecting(&world, &["init", "models/empty"], 3);
     assert!(log.contains("no model found"), "{log}");
     let (_, log) = run_expecting(&world, &["init", "models/cut"], 2);

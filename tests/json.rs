@@ -10,7 +10,7 @@ use crate::common::world::World;
 use serde_json::{Value, json};
 use validator::validate_strict;
 
-fn schema() -> Value {
+fn print_schema() -> Value {
     let output =
         std::process::Command::new(env!("CARGO_BIN_EXE_ghostlab")).args(["schema", "output"]).output().unwrap();
     assert!(output.status.success());
@@ -18,7 +18,7 @@ fn schema() -> Value {
 }
 
 /// Runs a command with `--json` and checks its exit code. Validates the output against the schema and returns it.
-fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
+fn run_json(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
     let output = world.ghostlab(&[arguments, &["--json"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
@@ -31,18 +31,18 @@ fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Val
 }
 
 fn answer(world: &World, schema: &Value, arguments: &[&str], command: &str) -> Value {
-    let mut document = document(world, schema, arguments, 0);
+    let mut document = run_json(world, schema, arguments, 0);
     assert_eq!(document["command"], command);
     document["answer"].take()
 }
 
-fn text(world: &World, arguments: &[&str]) -> String {
+fn run_text(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(world.ghostlab(arguments).stdout).unwrap()
 }
 
 #[test]
 fn published_schema_is_current_and_describes_every_field() {
-    let schema = schema();
+    let schema = print_schema();
     let committed = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(
         committed == schema,
@@ -103,14 +103,14 @@ fn is_rejected(schema: &Value, value: &Value) -> bool {
 #[test]
 fn json_answers_match_the_schema_and_the_text() {
     let world = World::new();
-    let schema = schema();
+    let schema = print_schema();
     check_plan_without_results(&world, &schema);
     world.run_ok(&[]);
     check_plan_with_results(&world, &schema);
     let status = answer(&world, &schema, &["status"], "status");
     let run = &status["runs"][0];
     assert_eq!((&run["stage"], &run["complete"], &run["cells"]), (&json!("complete"), &json!(9), &json!(9)));
-    assert!(text(&world, &["status"]).contains("9 of 9 cells complete"));
+    assert!(run_text(&world, &["status"]).contains("9 of 9 cells complete"));
     check_cache(&world, &schema);
     check_explanation(&world, &schema);
     check_comparison(&world, &schema);
@@ -133,14 +133,14 @@ fn check_plan_without_results(world: &World, schema: &Value) {
 fn check_plan_with_results(world: &World, schema: &Value) {
     let done = answer(world, schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
-    assert!(text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
+    assert!(run_text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
     // The old and new values of a changed setting keep their JSON types and are not turned into strings.
     let changed = answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
     let change = &reason["what"][0];
     assert_eq!((&change["old"], &change["new"]), (&json!(0), &json!(7)), "{change}");
-    assert!(text(world, &["plan", "grid.yaml", "--set", "calibration.seed=7"]).contains("seed: 0 → 7"));
+    assert!(run_text(world, &["plan", "grid.yaml", "--set", "calibration.seed=7"]).contains("seed: 0 → 7"));
 }
 
 fn check_cache(world: &World, schema: &Value) {
@@ -154,7 +154,7 @@ fn check_cache(world: &World, schema: &Value) {
     let key = artifacts[0]["key"].as_str().unwrap();
     let path_answer = answer(world, schema, &["cache", "path", &key[..12]], "cache path");
     assert_eq!((&path_answer["key"], &path_answer["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
-    assert_eq!(text(world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
+    assert_eq!(run_text(world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
 }
 
 fn check_explanation(world: &World, schema: &Value) {
@@ -162,7 +162,7 @@ fn check_explanation(world: &World, schema: &Value) {
     let explained = answer(world, schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
     assert_eq!((&explained["cell"], &explained["backbone"]["name"]), (&json!(cell), &json!("tiny")));
     let removed = explained["removed_layers"].as_array().unwrap();
-    let words = text(world, &["explain", "grid.yaml", "depth/2/ghosted"]);
+    let words = run_text(world, &["explain", "grid.yaml", "depth/2/ghosted"]);
     assert!(
         removed.len() == 2 && words.contains(&format!("removes layers [{}, {}]", removed[0], removed[1])),
         "{words}"
@@ -201,7 +201,7 @@ fn check_garbage_collection(world: &World, schema: &Value) {
 #[test]
 fn json_answers_of_actions_match_the_schema() {
     let world = World::large();
-    let schema = schema();
+    let schema = print_schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
     let begun = answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
     assert_eq!(
@@ -241,7 +241,7 @@ fn json_answers_of_actions_match_the_schema() {
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
-    let failure = document(&world, &schema, &long, 3)["answer"].take();
+    let failure = run_json(&world, &schema, &long, 3)["answer"].take();
     assert_eq!(failure["unmade"].as_array().unwrap().len(), 1, "{failure}");
     assert_eq!(failure["failed"], json!([]), "{failure}");
 }
@@ -268,7 +268,7 @@ fn check_reports(world: &World, schema: &Value) {
 #[test]
 fn every_json_command_prints_one_document_or_error() {
     let world = World::new();
-    let schema = schema();
+    let schema = print_schema();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
     for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
         let words: Vec<&str> = command.split(' ').collect();
@@ -285,7 +285,7 @@ fn every_json_command_prints_one_document_or_error() {
 #[test]
 fn plan_of_workers_and_killed_run_match_the_schema() {
     let world = World::new();
-    let schema = schema();
+    let schema = print_schema();
     let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
     assert_eq!(output.status.code(), None, "the run was not killed");
     let status = answer(&world, &schema, &["status"], "status");
@@ -300,7 +300,7 @@ fn plan_of_workers_and_killed_run_match_the_schema() {
 #[test]
 fn errors_are_json_documents_with_their_exit_codes() {
     let world = World::new();
-    let schema = schema();
+    let schema = print_schema();
     for (arguments, code, command, kind, what) in [
         (&["plan", "gird.yaml"][..], 3, "plan", "missing", "grid file not found"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
@@ -317,7 +317,7 @@ fn errors_are_json_documents_with_their_exit_codes() {
         ),
         (&["plan", "grid.yaml", "--nosuch"], 2, "plan", "bad_input", "unexpected argument '--nosuch' found"),
     ] {
-        let document = document(&world, &schema, arguments, code);
+        let document = run_json(&world, &schema, arguments, code);
         assert_eq!(document["command"], command, "{document}");
         let error = &document["error"];
         assert_eq!((&error["exit_code"], &error["kind"]), (&json!(code), &json!(kind)), "{document}");
@@ -335,7 +335,7 @@ fn errors_are_json_documents_with_their_exit_codes() {
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
     // A small object is stored as a single file and not as a folder.
     std::fs::write(payload.unwrap_or(folder_path), "x").unwrap();
-    let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
+    let verified = run_json(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));
     assert_eq!(verified["damaged"][0]["error"]["kind"], "damaged");
     let verified = answer(&world, &schema, &["cache", "verify", "--repair"], "cache verify");
@@ -345,9 +345,9 @@ fn errors_are_json_documents_with_their_exit_codes() {
 #[test]
 fn control_characters_in_names_are_escaped_in_json() {
     let world = World::new();
-    let schema = schema();
+    let schema = print_schema();
     let name = "a\u{202e}b\u{9b}.yaml";
-    let document = document(&world, &schema, &["plan", name], 3);
+    let document = run_json(&world, &schema, &["plan", name], 3);
     assert_eq!(document["error"]["where"], name, "JSON strings must not be escaped for the terminal");
     let raw = world.ghostlab(&["plan", name, "--json"]).stdout;
     assert!(!String::from_utf8(raw).unwrap().contains(['\u{202e}', '\u{9b}']));

@@ -29,6 +29,7 @@ const DIGITS: usize = 12;
 /// Stage versions recorded in the fixture. If a stage has a newer version, its keys are expected to differ, and are not
 /// compared until the fixture is updated. (`tests/golden.rs` checks the versions.)
 static PINNED_KEYS: OnceLock<Value> = OnceLock::new();
+/// Text that replaces names whose stage version is newer than the fixture's.
 const MOVED_MARKER: &str = "moved-on";
 
 /// Returns whether the stage of a key, or of one of its inputs, has a version that differs from the fixture's.
@@ -39,16 +40,17 @@ fn has_new_version(key: &Value) -> bool {
     is_moved || map.values().any(has_new_version)
 }
 
-fn short(key: &Key) -> String {
+/// Returns the first digits of a key's hash, or [`MOVED_MARKER`] if the key contains a new stage version.
+fn shorten_hash(key: &Key) -> String {
     if has_new_version(&key.readable()) { MOVED_MARKER.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
-/// Returns `name`, or a placeholder if the tokens key contains a stage version that has changed.
+/// Returns `name`, or [`MOVED_MARKER`] if the tokens key contains a new stage version.
 fn name_or_marker(tokens: &Key, name: String) -> String {
     if has_new_version(&tokens.readable()) { MOVED_MARKER.to_owned() } else { name }
 }
 
-/// Returns a short hash of a latency's key. The machine is left out, because it depends on where the test runs.
+/// Returns a shortened hash of a latency's key. The machine is left out, because it depends on where the test runs.
 fn latency_name(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
@@ -57,7 +59,7 @@ fn latency_name(key: &Key) -> String {
 }
 
 /// Formats a method with its options. The format does not depend on cell names.
-fn method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
+fn format_method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
         let options: Vec<String> = options
             .iter()
@@ -72,22 +74,27 @@ fn method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
     with(&method.name, &method.options)
 }
 
-fn cell(cell: &Cell) -> String {
+fn format_cell(cell: &Cell) -> String {
     let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
     else {
         return "dense".to_owned();
     };
-    let criterion = method(criterion);
-    let recovery = method(recovery);
-    format!("{criterion}/{}/{recovery}/{}, {}", cell.depth, text(calibration), calibration.operator_sequences)
+    let criterion = format_method(criterion);
+    let recovery = format_method(recovery);
+    format!(
+        "{criterion}/{}/{recovery}/{}, {}",
+        cell.depth,
+        format_calibration(calibration),
+        calibration.operator_sequences
+    )
 }
 
-fn text(calibration: &Calibration) -> String {
+fn format_calibration(calibration: &Calibration) -> String {
     let Calibration { corpus, sequences, length, seed, .. } = calibration;
     format!("{corpus}:{sequences}x{length}@{seed}")
 }
 
-fn names_of(target: &EvalTarget) -> String {
+fn format_target(target: &EvalTarget) -> String {
     match target {
         EvalTarget::Windows(text) => format!("{}@{}", text.corpus, text.length),
         EvalTarget::Task(task) if task.defined => task.name.clone(),
@@ -98,12 +105,12 @@ fn names_of(target: &EvalTarget) -> String {
 }
 
 /// Formats the keys of a variant, as in `selection 0123…, operator 4567…, scores 89ab… cdef…`.
-fn variant(variant: &Variant) -> Value {
+fn format_variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in variant.keys() {
         let hash = match key.kind() {
             stage::latency::KIND => latency_name(key),
-            _ => short(key),
+            _ => shorten_hash(key),
         };
         let name = key.kind().name();
         match kinds.iter_mut().find(|(known, _)| *known == name) {
@@ -117,7 +124,7 @@ fn variant(variant: &Variant) -> Value {
 
 /// Returns the keys of intermediate objects: activation and similarity shards, trials, teacher shards and the
 /// checkpoint. Also returns the key of the tokens and the lease names.
-fn members(backbone_plan: &BackbonePlan) -> Value {
+fn name_intermediates(backbone_plan: &BackbonePlan) -> Value {
     let key_parts = backbone_plan.key_parts();
     let pairs = BTreeSet::from([
         Pair { axis: SimilarityAxis::ChannelSeries, from: 0, to: 2 },
@@ -126,28 +133,29 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
     ]);
     let calibrations = backbone_plan.calibrations.iter().map(|plan| {
         let tokens = &plan.tokens;
-        let name = text(&plan.calibration);
+        let name = format_calibration(&plan.calibration);
+        let trial = scores::trial_key(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into());
         let members = json!({
-            "tokens": short(tokens),
+            "tokens": shorten_hash(tokens),
             "claim": name_or_marker(tokens, plan.lease_name(backbone_plan)),
-            "stream": short(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
-            "middle": short(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
-            "similarities": short(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
-            "trial": short(&scores::trial_key(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into())),
+            "stream": shorten_hash(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": shorten_hash(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": shorten_hash(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
+            "trial": shorten_hash(&trial),
             "trials": name_or_marker(tokens, scores::journal_name(key_parts, tokens, ScoredExtent::default())),
-            "teacher": short(&teacher::shard_key(key_parts, tokens, &(0..4))),
+            "teacher": shorten_hash(&teacher::shard_key(key_parts, tokens, &(0..4))),
         });
         (name, members)
     });
     let trained = backbone_plan.variants.iter().filter_map(|variant| variant.trained.as_ref()).next();
     json!({
         "calibrations": calibrations.collect::<Map<_, _>>(),
-        "checkpoint": trained.map(|plan| short(&distilled::checkpoint(&plan.key, 7))),
+        "checkpoint": trained.map(|plan| shorten_hash(&distilled::checkpoint(&plan.key, 7))),
     })
 }
 
-/// Returns the keys, journal names and lease names for all work in a grid, keyed by backbone and cell.
-fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
+/// Returns the keys, journal names and lease names for all work in a grid, by backbone and then by cell.
+fn name_work(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_read_only(folder.path(), stage::STORE_WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[]).unwrap();
@@ -165,15 +173,16 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     for backbone in &plan.backbones {
         let evaluations = backbone.evaluations.iter().map(|evaluation| {
             let names = json!({
-                "tokens": short(&evaluation.tokens),
+                "tokens": shorten_hash(&evaluation.tokens),
                 "journal": name_or_marker(&evaluation.tokens, evaluation.journal.clone()),
             });
-            (names_of(&evaluation.target), names)
+            (format_target(&evaluation.target), names)
         });
-        let cells = backbone.variants.iter().map(|planned| (cell(&grid.cells[planned.cell]), variant(planned)));
+        let cells =
+            backbone.variants.iter().map(|planned| (format_cell(&grid.cells[planned.cell]), format_variant(planned)));
         let names = json!({
             "evaluations": evaluations.collect::<Map<_, _>>(),
-            "members": members(backbone),
+            "members": name_intermediates(backbone),
             "cells": cells.collect::<Map<_, _>>(),
         });
         backbones.insert(backbone.name.clone(), names);
@@ -338,11 +347,11 @@ fn keys_journals_and_leases_match_the_fixture() {
     let mut now = Map::new();
     for artifact in ["table2", "table4", "tableA4", "tableA10"] {
         let file = common::checkout().join("experiments").join(format!("{artifact}.yaml"));
-        now.insert(artifact.to_owned(), names(&file, Some("tiny"), engine));
+        now.insert(artifact.to_owned(), name_work(&file, Some("tiny"), engine));
     }
     let grid = world.path("grid.yaml");
-    now.insert("methods".to_owned(), names(&grid, None, engine));
-    let other = names(&grid, None, ["candle", "cpu", "bf16"]);
+    now.insert("methods".to_owned(), name_work(&grid, None, engine));
+    let other = name_work(&grid, None, ["candle", "cpu", "bf16"]);
     // Four cells suffice for the second engine, because all keys of one kind are built in the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
@@ -355,7 +364,7 @@ fn keys_journals_and_leases_match_the_fixture() {
         ("merges", write_grid_of_merges),
     ] {
         write(&world);
-        now.insert(name.to_owned(), names(&grid, None, engine));
+        now.insert(name.to_owned(), name_work(&grid, None, engine));
     }
     let now = Value::Object(now);
     if bless {

@@ -7,14 +7,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::world::{World, column_index, table};
+use crate::common::world::{World, column_index, read_rows};
 use ghostlab::pipeline::exec::timing_lease;
 use ghostlab::pipeline::stage;
 use ghostlab_store::{LeaseResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
 /// Creates a world whose grid measures a perplexity, and the latencies for the given prompts.
-fn world(prompts: &str) -> World {
+fn create_world(prompts: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", format!("{grid}  latency: {prompts}\n"));
@@ -23,8 +23,8 @@ fn world(prompts: &str) -> World {
 
 /// Returns the values in the column `name` of the results table, keyed by recovery. The key for the dense backbone is
 /// `dense`.
-fn column(world: &World, name: &str) -> BTreeMap<String, String> {
-    let rows = table(&world.path("results/grid/results.csv"));
+fn read_column(world: &World, name: &str) -> BTreeMap<String, String> {
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let method = column_index(&rows, "recovery");
     let value = column_index(&rows, name);
     rows[1..]
@@ -33,7 +33,7 @@ fn column(world: &World, name: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn number(text: &str) -> f64 {
+fn parse_number(text: &str) -> f64 {
     text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
@@ -79,31 +79,34 @@ fn counted_means(passes: &[Pass], recovery: &str, (what, batch): (&str, u64)) ->
 
 #[test]
 fn latency_and_memory_columns_are_in_tables_and_parquet() {
-    let world = world("{length: 24, batch: [1, 2]}");
+    let world = create_world("{length: 24, batch: [1, 2]}");
     world.run_ok(&["--set", "name=grid", "--set", "depth=2"]);
     let passes = read_passes(&world);
     for (batch, prompt) in [(1, "24×1"), (2, "24×2")] {
-        let times = column(&world, &format!("prefill_ms {prompt}"));
+        let times = read_column(&world, &format!("prefill_ms {prompt}"));
         assert_eq!(times.len(), 5, "{times:?}");
-        let speedups = column(&world, &format!("speedup {prompt}"));
+        let speedups = read_column(&world, &format!("speedup {prompt}"));
         for (recovery, time) in &times {
             let (mean, dense_mean) = counted_means(&passes, recovery, ("prefill", batch));
             let ratio = dense_mean / mean;
-            assert!((number(time) - mean).abs() < 1e-9 * mean, "{recovery}: {mean} {times:?}");
-            assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
+            assert!((parse_number(time) - mean).abs() < 1e-9 * mean, "{recovery}: {mean} {times:?}");
+            assert!(
+                (parse_number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio,
+                "{recovery}: {ratio} {speedups:?}"
+            );
         }
         // Two of the four layers are removed. A full operator consists of 64² numbers of 4 bytes each.
-        let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
-        let percent = column(&world, &format!("peak_memory_percent {prompt}"));
-        assert_eq!(number(&percent["dense"]), 100.0);
+        let bytes = read_column(&world, &format!("peak_memory_mb {prompt}"));
+        let percent = read_column(&world, &format!("peak_memory_percent {prompt}"));
+        assert_eq!(parse_number(&percent["dense"]), 100.0);
         let bytes: BTreeMap<&str, f64> =
-            bytes.iter().map(|(recovery, text)| (recovery.as_str(), number(text))).collect();
+            bytes.iter().map(|(recovery, text)| (recovery.as_str(), parse_number(text))).collect();
         assert!(bytes["none"] < bytes["dense"], "{bytes:?}");
         for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
             let more = (1e6 * (bytes[recovery] - bytes["none"])).round();
             assert_eq!(more, 64.0 * 64.0 * 4.0, "{recovery}");
             let share = 100.0 * bytes[recovery] / bytes["dense"];
-            assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
+            assert!((parse_number(&percent[recovery]) - share).abs() < 1e-9 * share);
         }
     }
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
@@ -117,26 +120,32 @@ fn latency_and_memory_columns_are_in_tables_and_parquet() {
 
 #[test]
 fn decoding_is_timed_after_the_prompt_on_both_engines() {
-    let world = world("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]");
+    let world = create_world("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]");
     let grid = ["--set", "name=grid", "--set", "depth=2"];
     let log = world.run_ok(&grid);
     assert!(log.contains("time tiny over 24×2+5"), "{log}");
-    assert!(column(&world, "prefill_ms 24×2").len() == 5 && column(&world, "prefill_ms 24×2+5").len() == 5);
-    let rates = column(&world, "decode_tps 24×2+5");
-    let speedups = column(&world, "decode_speedup 24×2+5");
+    assert!(read_column(&world, "prefill_ms 24×2").len() == 5 && read_column(&world, "prefill_ms 24×2+5").len() == 5);
+    let rates = read_column(&world, "decode_tps 24×2+5");
+    let speedups = read_column(&world, "decode_speedup 24×2+5");
     let passes = read_passes(&world);
     for (recovery, rate) in &rates {
         let (mean, dense_mean) = counted_means(&passes, recovery, ("decode", 2));
         // Each round decodes five tokens of two sequences.
-        assert!((number(rate) - 1e4 / mean).abs() < 1e-9 * number(rate), "{recovery}: {mean} ms, {rates:?}");
+        assert!(
+            (parse_number(rate) - 1e4 / mean).abs() < 1e-9 * parse_number(rate),
+            "{recovery}: {mean} ms, {rates:?}"
+        );
         let ratio = dense_mean / mean;
-        assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
+        assert!((parse_number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
     }
-    let predicted = column(&world, "decode_predicted 24×2+5");
-    assert_eq!(number(&predicted["dense"]), 1.0);
+    let predicted = read_column(&world, "decode_predicted 24×2+5");
+    assert_eq!(parse_number(&predicted["dense"]), 1.0);
     // Two of the four layers are removed, but the head remains, so the speedup stays below 2.
-    assert!(number(&predicted["none"]) > 1.2 && number(&predicted["ghosted"]) < number(&predicted["none"]));
-    let heads = table(&world.path("results/grid/results.csv")).swap_remove(0);
+    assert!(
+        parse_number(&predicted["none"]) > 1.2
+            && parse_number(&predicted["ghosted"]) < parse_number(&predicted["none"])
+    );
+    let heads = read_rows(&world.path("results/grid/results.csv")).swap_remove(0);
     assert!(!heads.contains(&"decode_tps 24×2".to_owned()), "{heads:?}");
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
     let what = frame.column("what").unwrap().str().unwrap();
@@ -158,7 +167,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
 
 #[test]
 fn latency_of_sublayer_cuts_is_measured() {
-    let world = world("{length: 24, decode: 5}");
+    let world = create_world("{length: 24, decode: 5}");
     replace_in_grid(
         &world,
         "[llm-streamline]\ndepth: [1, 2]\nrecovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]\n",
@@ -166,12 +175,12 @@ fn latency_of_sublayer_cuts_is_measured() {
     );
     world.run_ok(&["--set", "name=grid"]);
     for name in ["prefill_ms 24×1+5", "decode_tps 24×1+5", "peak_memory_mb 24×1+5"] {
-        let values = column(&world, name);
+        let values = read_column(&world, name);
         assert_eq!(values.keys().collect::<Vec<_>>(), ["dense", "nbl", "none"], "{name}");
-        assert!(values.values().all(|value| number(value) > 0.0), "{name}: {values:?}");
+        assert!(values.values().all(|value| parse_number(value) > 0.0), "{name}: {values:?}");
     }
-    let predicted = column(&world, "decode_predicted 24×1+5");
-    let [none, nbl] = ["none", "nbl"].map(|recovery| number(&predicted[recovery]));
+    let predicted = read_column(&world, "decode_predicted 24×1+5");
+    let [none, nbl] = ["none", "nbl"].map(|recovery| parse_number(&predicted[recovery]));
     // NBL's map has C² weights, fewer than the attention sublayer that it replaces.
     assert!(none > nbl && nbl > 1.0, "{predicted:?}");
 }
@@ -184,13 +193,13 @@ fn replace_in_grid(world: &World, from: &str, to: &str) {
 
 #[test]
 fn time_is_reused_only_on_the_machine_that_measured_it() {
-    let world = world("{length: 16}");
+    let world = create_world("{length: 16}");
     let first = world.run_ok(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(first.contains("time tiny over 16×1"), "{first}");
-    let before = column(&world, "prefill_ms 16×1");
+    let before = read_column(&world, "prefill_ms 16×1");
     let again = world.run_ok(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(!again.contains("time tiny"), "{again}");
-    assert_eq!(column(&world, "prefill_ms 16×1"), before);
+    assert_eq!(read_column(&world, "prefill_ms 16×1"), before);
     // A different number of threads counts as a different machine.
     let threads = if std::thread::available_parallelism().unwrap().get() == 1 { "2" } else { "1" };
     let mut command = world.command(&["run", "grid.yaml", "--set", "name=grid", "--set", "depth=1"]);
@@ -206,27 +215,27 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
 
 #[test]
 fn retime_repeats_only_the_time_measurements() {
-    let world = world("{length: 16, batch: [1, 2]}");
+    let world = create_world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.run_ok(&grid);
     assert!(!first.contains("--retime: measuring"), "{first}");
-    let kept = column(&world, "prefill_ms 16×1");
-    let text = column(&world, "ppl test@64");
+    let kept = read_column(&world, "prefill_ms 16×1");
+    let text = read_column(&world, "ppl test@64");
     let again = world.run_ok(&[&grid[..], &["--retime"]].concat());
     let expected =
         "--retime: measuring tiny over 16×1, 16×2 (5 interleaved variants, at least 10 rounds after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores must be cached: {again}");
-    let anew = column(&world, "prefill_ms 16×1");
+    let anew = read_column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
-    assert_eq!(column(&world, "ppl test@64"), text);
+    assert_eq!(read_column(&world, "ppl test@64"), text);
     let third = world.run_ok(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
-    assert_eq!(column(&world, "prefill_ms 16×1"), anew);
+    assert_eq!(read_column(&world, "prefill_ms 16×1"), anew);
     // If a single timing is missing, all variants are timed again for its prompt but not for other prompts.
     let prompts = ["prefill_ms 16×1", "prefill_ms 16×2"];
-    let before = prompts.map(|prompt| column(&world, prompt));
+    let before = prompts.map(|prompt| read_column(&world, prompt));
     let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
     let one =
         folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
@@ -234,7 +243,7 @@ fn retime_repeats_only_the_time_measurements() {
     world.run_ok(&grid);
     let mut counts: Vec<usize> = before
         .into_iter()
-        .zip(prompts.map(|prompt| column(&world, prompt)))
+        .zip(prompts.map(|prompt| read_column(&world, prompt)))
         .map(|(one, two)| one.iter().filter(|(name, time)| two[*name] != **time).count())
         .collect();
     counts.sort_unstable();
@@ -247,7 +256,7 @@ fn retime_repeats_only_the_time_measurements() {
 
 #[test]
 fn timings_in_an_old_format_are_reported_but_not_reused() {
-    let world = world("{length: 16}");
+    let world = create_world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.run_ok(&grid);
     // Rename the folder so that it looks as if the previous version had written its objects.
@@ -281,11 +290,11 @@ fn timings_wait_for_the_machine_wide_lease() {
 
 #[test]
 fn out_of_memory_variant_is_marked_and_others_finish() {
-    let world = world("{length: [16, 4000000]}");
+    let world = create_world("{length: [16, 4000000]}");
     world.run_ok(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
     let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(text.contains("OOM"), "{text}");
-    assert!((column(&world, "prefill_ms 4000000×1")).values().all(String::is_empty));
-    assert!((column(&world, "prefill_ms 16×1")).values().all(|time| number(time) > 0.0));
-    assert!((column(&world, "status")).values().all(|status| status == "ok"));
+    assert!((read_column(&world, "prefill_ms 4000000×1")).values().all(String::is_empty));
+    assert!((read_column(&world, "prefill_ms 16×1")).values().all(|time| parse_number(time) > 0.0));
+    assert!((read_column(&world, "status")).values().all(|status| status == "ok"));
 }

@@ -22,7 +22,7 @@ include:
 evaluate: {perplexity: {corpus: test, length: 64}}
 ";
 
-fn answer(world: &World, arguments: &[&str]) -> Value {
+fn run_answer(world: &World, arguments: &[&str]) -> Value {
     let output = world.ghostlab(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].take()
@@ -44,7 +44,7 @@ fn grid_removes_the_first_ranked_candidate() {
     let world = World::large();
     world.write("grid.yaml", GRID);
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
-    let ranked = answer(&world, &[&["layers", "backbone"], &size[..], &["--json"]].concat());
+    let ranked = run_answer(&world, &[&["layers", "backbone"], &size[..], &["--json"]].concat());
     let columns = ranked["criteria"].as_array().unwrap();
     assert_eq!(columns.len(), 14, "expected one entry per criterion, and two for criteria of both sublayers");
     let output = world.ghostlab(&["run", "grid.yaml"]);
@@ -61,7 +61,7 @@ fn grid_removes_the_first_ranked_candidate() {
         ("finercut", "tiny.finercut-sublayers-1.none"),
         ("nbl", "tiny.nbl-sublayers-1.none"),
     ] {
-        let explained = answer(&world, &["explain", "grid.yaml", cell, "--json"]);
+        let explained = run_answer(&world, &["explain", "grid.yaml", cell, "--json"]);
         assert_eq!(explained["removed_layers"], json!([first_ranked(columns, criterion)]), "{criterion}");
     }
 }
@@ -71,7 +71,7 @@ fn grid_removes_the_first_ranked_candidate() {
 fn greedy_criteria_list_the_trials_of_their_first_step() {
     let world = World::large();
     let line = ["layers", "backbone", "--corpus", "train.txt", "--sequences", "8", "--length", "64", "--json"];
-    let ranked = answer(&world, &line);
+    let ranked = run_answer(&world, &line);
     let columns = ranked["criteria"].as_array().unwrap();
     let layers = usize::try_from(ranked["layers"].as_u64().unwrap()).unwrap();
     for (criterion, candidates) in [("sleb", layers), ("block-pruner", 2 * layers), ("finercut", 2 * layers)] {
@@ -83,7 +83,7 @@ fn greedy_criteria_list_the_trials_of_their_first_step() {
     }
     // Both criteria score a layer by the perplexity without it.
     assert_eq!(scores_of(columns, "sleb"), scores_of(columns, "shortened-llama"));
-    let quick = answer(&world, &[&line[..], &["--no-trials"]].concat());
+    let quick = run_answer(&world, &[&line[..], &["--no-trials"]].concat());
     let names: Vec<&str> =
         quick["criteria"].as_array().unwrap().iter().map(|column| column["criterion"].as_str().unwrap()).collect();
     assert_eq!(names, ["llm-streamline", "shortgpt", "angular", "cca", "llm-drop", "llm-drop", "nbl", "nbl"]);

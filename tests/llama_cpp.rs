@@ -24,14 +24,14 @@ pub(crate) fn python() -> Option<PathBuf> {
     common::python::path_from_env("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
-fn llama_cpp(python: &Path, arguments: &[&Path]) {
+fn run_llama_cpp(python: &Path, arguments: &[&Path]) {
     common::python::run(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
 /// Returns the logits that llama.cpp computes at all positions in the sequences.
 pub(crate) fn llama_cpp_logits(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
-    llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
+    run_llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
     let bytes = fs::read(world.path("logits.f32")).unwrap();
     bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four).into()).collect()
 }
@@ -46,17 +46,17 @@ pub(crate) fn run_successfully(world: &World, arguments: &[&str]) -> String {
 pub(crate) fn llama_cpp_tokens(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
     world.write("prompt.json", json!(prompt).to_string());
     let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
-    llama_cpp(python, &[Path::new("generate"), file, &prompt, Path::new(&count.to_string()), &out]);
+    run_llama_cpp(python, &[Path::new("generate"), file, &prompt, Path::new(&count.to_string()), &out]);
     serde_json::from_value(json(&out)).unwrap()
 }
 
-fn ids(name: &str) -> Vec<Vec<u32>> {
+fn read_ids(name: &str) -> Vec<Vec<u32>> {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
 }
 
 /// Creates a world with a fixture backbone and a byte-level tokenizer.
-fn world(backbone: &str) -> World {
+fn create_world(backbone: &str) -> World {
     let world = World::new();
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch").join(backbone).join(file), world.path("backbone").join(file)).unwrap();
@@ -84,7 +84,7 @@ pub(crate) fn small_tokenizer() -> Value {
 fn llama_cpp_matches_transformers_for_each_architecture() {
     let Some(python) = python() else { return };
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
-        let world = world(name);
+        let world = create_world(name);
         // llama.cpp ignores the attention windows of Qwen2. The fixture's windows are shorter than its texts, so
         // disable them.
         let windowless = name == "qwen2";
@@ -99,15 +99,15 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
                 &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()],
             );
             let expected = match windowless {
-                true => logits(&world.path("backbone"), &ids(name)),
+                true => compute_logits(&world.path("backbone"), &read_ids(name)),
                 false => flat(&tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["logits"]),
             };
-            let theirs = llama_cpp_logits(&python, &world, &file, &ids(name));
+            let theirs = llama_cpp_logits(&python, &world, &file, &read_ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
             // Also compare with our logits on the same file. They differ slightly, because llama.cpp rounds activations
             // to the type of the weights before each product.
-            let ours = logits(&file, &ids(name));
+            let ours = compute_logits(&file, &read_ids(name));
             let error = relative_error(&theirs, &ours);
             let limit = if numbers == "f32" { 1e-5 } else { tolerance };
             println!("{name} {numbers}: {error:e}");
@@ -213,7 +213,7 @@ fn llama_cpp_matches_windows_and_rope_types_per_layer() {
     ] {
         let world = World::new();
         write_random_model(&world, class, layers, &options);
-        let expected = logits(&world.path("backbone"), &ids);
+        let expected = compute_logits(&world.path("backbone"), &ids);
         // ggml computes GELU with an f16 lookup table.
         let limit = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
         for (numbers, tolerance) in [("f32", limit), ("q8_0", 5e-2)] {
@@ -223,7 +223,7 @@ fn llama_cpp_matches_windows_and_rope_types_per_layer() {
                 &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()],
             );
             let theirs = llama_cpp_logits(&python, &world, &file, &ids);
-            let file_logits = logits(&file, &ids);
+            let file_logits = compute_logits(&file, &ids);
             // The weights in the folder are not rounded, so it can only be compared with the f32 file.
             let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
             for (whose, logits) in folder_logits.chain([("the file's", &file_logits)]) {
@@ -281,7 +281,7 @@ fn export_unsupported_by_llama_cpp_is_rejected() {
 }
 
 /// Returns the logits that this program computes at all positions in the sequences.
-fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
+fn compute_logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
     let trunk = Program::trunk(decoder.config().layers);
     let mut all = Vec::new();
@@ -340,7 +340,7 @@ fn llama_cpp_tokenizes_10000_lines_like_the_original() {
         world.write("backbone/tokenizer.json", tokenizer.to_string());
         let file = world.path(&format!("{name}.gguf"));
         run_successfully(&world, &["export", "grid.yaml", "dense", "--gguf", "q8_0", "--to", file.to_str().unwrap()]);
-        llama_cpp(&python, &[Path::new("tokens"), &file, &world.path("lines.json"), &world.path("tokens.json")]);
+        run_llama_cpp(&python, &[Path::new("tokens"), &file, &world.path("lines.json"), &world.path("tokens.json")]);
         let theirs: Vec<Vec<u32>> = serde_json::from_value(json(&world.path("tokens.json"))).unwrap();
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
         // Also check the tokenizer that this program reads back from the GGUF file.
@@ -365,7 +365,7 @@ fn split_with_bytes(pattern: &str) -> Value {
 
 /// llama.cpp and this program must compute the same perplexity from a real model after it is exported and quantized.
 #[test]
-fn quantized_file_scores_and_generates_as_llama_cpp() {
+fn quantized_file_scores_and_tokens_match_llama_cpp() {
     let Some(python) = python() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();
@@ -402,7 +402,7 @@ fn quantized_file_scores_and_generates_as_llama_cpp() {
     let theirs = llama_cpp_tokens(&python, &world, &full, &windows[0][..24], count);
     let mut ids = windows[0][..24].to_vec();
     for _ in 0..count {
-        let logits = logits(&full, &[ids.clone()]);
+        let logits = compute_logits(&full, &[ids.clone()]);
         let last = &logits[logits.len() - 4096..];
         ids.push((0..4096_u32).max_by(|a, b| last[*a as usize].total_cmp(&last[*b as usize])).unwrap());
     }

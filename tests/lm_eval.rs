@@ -21,18 +21,18 @@ use ghostlab_definitions::{Definition, Library};
 use serde_json::{Value, json};
 
 /// Maximum difference in nats between log-likelihoods computed by two programs in f32.
-const LIKELIHOOD: f64 = 1e-3;
+const LIKELIHOOD_TOLERANCE: f64 = 1e-3;
 /// Chat template that uses special tokens and roles, and trims contents.
-const CHAT: &str = "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}\n\
+const CHAT_TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}\n\
     {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-fn model(world: &World) -> PathBuf {
+fn write_model(world: &World) -> PathBuf {
     let model = world.path("model");
     fs::create_dir(&model).unwrap();
     for entry in fs::read_dir(common::checkout().join("data/tiny/llama")).unwrap().flatten() {
         fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
     }
-    fs::write(model.join("chat_template.jinja"), CHAT).unwrap();
+    fs::write(model.join("chat_template.jinja"), CHAT_TEMPLATE).unwrap();
     model
 }
 
@@ -73,13 +73,13 @@ fn json_lines(path: &Path) -> Vec<Value> {
 }
 
 /// Parses a number that may be given as a string.
-fn number(value: &Value) -> f64 {
+fn parse_number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| value.as_str().unwrap().parse().unwrap())
 }
 
 /// Returns the arguments of a request. lm-evaluation-harness returns them as lists, but its sample files store them as
 /// maps with the keys `gen_args_N`.
-fn arguments(recorded: &Value) -> Vec<Vec<String>> {
+fn request_arguments(recorded: &Value) -> Vec<Vec<String>> {
     match recorded {
         Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text_of).collect()).collect(),
         all => (0..all.as_object().unwrap().len())
@@ -93,9 +93,9 @@ fn text_of(value: &Value) -> String {
 }
 
 /// Flattens nested answers into a list of strings.
-fn flat(answers: &Value) -> Vec<String> {
+fn flatten_answers(answers: &Value) -> Vec<String> {
     match answers {
-        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        Value::Array(items) => items.iter().flat_map(flatten_answers).collect(),
         Value::String(text) => vec![text.clone()],
         Value::Bool(truth) => vec![if *truth { "True" } else { "False" }.to_owned()],
         other => vec![other.to_string()],
@@ -110,7 +110,7 @@ fn assert_near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
 fn requests_scores_errors_and_groups_match_lm_eval() {
     let Some(python) = common::python::python("lm_eval") else { return };
     let world = World::new();
-    let model = model(&world);
+    let model = write_model(&world);
     let out = world.path("harness");
     common::python::run(&mut common::python::script(&python, "harness_scores.py", [&out, &model]));
     let harness = common::json(&out.join("scores.json"));
@@ -168,9 +168,9 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
     let mut likelihoods = 0;
     for (row, theirs) in ours.iter().zip(theirs) {
         let what = format!("{what}, document {}", row["doc_id"]);
-        assert_eq!(arguments(&row["arguments"]), arguments(&theirs["arguments"]), "{what}");
-        let one = flat(&row["resps"]);
-        let two = flat(&theirs["resps"]);
+        assert_eq!(request_arguments(&row["arguments"]), request_arguments(&theirs["arguments"]), "{what}");
+        let one = flatten_answers(&row["resps"]);
+        let two = flatten_answers(&theirs["resps"]);
         assert_eq!(one.len(), two.len(), "{what}");
         for (one, two) in one.iter().zip(&two) {
             match (one.parse::<f64>(), two.parse::<f64>()) {
@@ -178,7 +178,7 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
                     likelihoods += 1;
                     // The tolerance grows with the magnitude of the log-likelihood, because long texts are sums over
                     // many windows.
-                    let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
+                    let tolerance = LIKELIHOOD_TOLERANCE.max(LIKELIHOOD_TOLERANCE * two.abs() / 500.0);
                     assert_near(&what, one, two, tolerance);
                 }
                 _ => assert_eq!(one, two, "{what}: whether the continuation is the most likely one"),
@@ -197,8 +197,8 @@ struct MetricScores<'a> {
 impl MetricScores<'_> {
     fn compare_score(&self, what: &str, metric: &Metric) {
         let key = format!("{},none", metric.kind.name());
-        let one = number(&self.ours[&key]);
-        let two = number(&self.theirs[&key]);
+        let one = parse_number(&self.ours[&key]);
+        let two = parse_number(&self.theirs[&key]);
         let exact = matches!(metric.aggregation, Aggregation::Mean | Aggregation::F1 | Aggregation::Matthews);
         let tolerance = if exact { 1e-12 } else { 1e-3 * two.abs() };
         assert_near(&format!("{what}, {key}"), one, two, tolerance);
@@ -212,10 +212,10 @@ impl MetricScores<'_> {
         let two = &self.theirs[&key];
         match (two.as_f64(), metric.aggregation) {
             (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {key}"),
-            (Some(two), Aggregation::Mean) => assert_near(&format!("{what}, {key}"), number(one), two, 1e-12),
+            (Some(two), Aggregation::Mean) => assert_near(&format!("{what}, {key}"), parse_number(one), two, 1e-12),
             // Recompute the error from the items and the number of bootstrap draws used by lm-evaluation-harness.
             (Some(two), aggregation) => {
-                let items: Vec<Item> = samples.iter().map(|sample| item(&sample[metric.kind.name()])).collect();
+                let items: Vec<Item> = samples.iter().map(|sample| parse_item(&sample[metric.kind.name()])).collect();
                 let one = aggregation.error(&items, draws).unwrap().unwrap();
                 assert_near(&format!("{what}, {key}"), one, two, 1e-9 * two.abs());
             }
@@ -224,10 +224,10 @@ impl MetricScores<'_> {
 }
 
 /// Converts the value of a metric in a sample from lm-evaluation-harness into an [`Item`].
-fn item(value: &Value) -> Item {
+fn parse_item(value: &Value) -> Item {
     match value {
         Value::Array(pair) => Item::Labels(serde_json::from_value(pair[0].clone()).unwrap(), pair[1].as_i64().unwrap()),
-        one => Item::Number(number(one)),
+        one => Item::Number(parse_number(one)),
     }
 }
 
@@ -238,7 +238,12 @@ fn compare_groups(setting: &str, ours: &Value, theirs: &Value) -> usize {
         let values = theirs[group].as_object().unwrap();
         for (key, value) in values.iter().filter(|(key, _)| key.contains(',')) {
             count += 1;
-            assert_near(&format!("{group}, {setting}, {key}"), number(&ours[group][key]), number(value), 1e-12);
+            assert_near(
+                &format!("{group}, {setting}, {key}"),
+                parse_number(&ours[group][key]),
+                parse_number(value),
+                1e-12,
+            );
         }
     }
     count
@@ -285,14 +290,14 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
         "{}",
         fs::read_to_string(world.path("results/grid/results.csv")).unwrap()
     );
-    let first = harness_results(&world);
+    let first = read_harness_results(&world);
     assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
     assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
     world.write("defs/made.yaml", format!("{MADE_TASK}  - metric: acc_norm\n"));
     let log = world.run_ok(&[]);
     assert!(!log.contains("tokens/s"), "{log}");
-    assert_eq!(harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
-    assert!(harness_results(&world)["results"]["made"]["acc_norm,none"].is_number());
+    assert_eq!(read_harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
+    assert!(read_harness_results(&world)["results"]["made"]["acc_norm,none"].is_number());
     // `score` produces the same requests and answers.
     let output = world.ghostlab(&[
         "score",
@@ -309,7 +314,7 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["answer"]["lm_eval"]["results"], harness_results(&world)["results"], "{answer:#}");
+    assert_eq!(answer["answer"]["lm_eval"]["results"], read_harness_results(&world)["results"], "{answer:#}");
     let samples = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
     let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
@@ -319,7 +324,7 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-fn harness_results(world: &World) -> Value {
+fn read_harness_results(world: &World) -> Value {
     common::json(&world.path("results/grid/lm_eval/tiny.dense.json"))
 }
 

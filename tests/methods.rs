@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::common;
-use crate::common::world::{World, records, table};
+use crate::common::world::{World, read_csv, read_rows};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
@@ -28,7 +28,7 @@ fn all_layers_but_one_can_be_removed() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{log}");
-    assert_eq!(results(&world, &log).len(), 1 + 1 + 6 * 5);
+    assert_eq!(read_results(&world, &log).len(), 1 + 1 + 6 * 5);
     for depth in ["0", "4"] {
         std::fs::remove_dir_all(world.path("results")).ok();
         world.assert_rejected(&["--set", &format!("depth={depth}")], 2, &["depth"]);
@@ -48,11 +48,11 @@ fn methods_not_in_the_paper_run_or_are_rejected() {
         "depth=2",
     ];
     let log = world.run_ok(&grid);
-    let rows = records(&results_path(&world, &log));
+    let rows = read_csv(&results_path(&world, &log));
     assert_eq!(rows.len(), 1 + 1 + 4 * 9);
     let log = world.run_ok(&grid);
     assert!(log.contains("37 of 37 cells cached"), "{log}");
-    assert_eq!(records(&results_path(&world, &log)), rows, "operators from the store differ");
+    assert_eq!(read_csv(&results_path(&world, &log)), rows, "operators from the store differ");
     // A single-block cut has no earlier operator to take into account, so `sequential` gives the same result as
     // `ghosted`.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
@@ -86,9 +86,9 @@ fn methods_not_in_the_paper_run_or_are_rejected() {
 fn stored_calibration_is_reused_until_inputs_change() {
     let world = World::new();
     assert_eq!(count_passes(&world, &[]).0, 1);
-    let first = table(&world.path("results/grid/results.csv"));
+    let first = read_rows(&world.path("results/grid/results.csv"));
     assert_eq!(count_passes(&world, &[]).0, 0, "cached objects were recomputed");
-    let again = table(&world.path("results/grid/results.csv"));
+    let again = read_rows(&world.path("results/grid/results.csv"));
     assert_eq!(first, again);
     assert_eq!(count_passes(&world, &["--set", "calibration.seed=1"]).0, 1, "another seed needs another pass");
     assert_eq!(
@@ -102,7 +102,7 @@ fn stored_calibration_is_reused_until_inputs_change() {
         "equal sites must share a pass"
     );
     let mut shards = Vec::new();
-    find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
+    find_files(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
     for shard in &shards {
         let mut bytes = std::fs::read(shard).unwrap();
@@ -130,12 +130,12 @@ fn equivalent_spellings_of_a_method_share_cell_and_key() {
     let log =
         world.run_ok(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
     assert!(log.contains("3 of 5 cells cached"), "{log}");
-    let rows = results(&world, &log);
+    let rows = read_results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "labels do not follow the grid");
     // A pattern matches all equivalent spellings of a method.
     let log = world.run_ok(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
-    assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
+    assert_eq!(read_results(&world, &log).len(), 1 + 1 + 2 * 3);
 }
 
 #[test]
@@ -159,14 +159,17 @@ fn object_key_lists_the_input_objects() {
     let world = World::new();
     world.run_ok(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
-    assert_eq!(parents(&stored, "selection-v5", "llm-streamline"), ["activations: activations"]);
-    assert_eq!(parents(&stored, "selection-v5", "sleb"), ["scores: scores"]);
-    assert_eq!(parents(&stored, "selection-v5", "explicit"), [""]);
-    assert_eq!(parents(&stored, "operator-v4", "llm-streamline"), ["activations: activations, selection: selection"]);
+    assert_eq!(distinct_inputs(&stored, "selection-v5", "llm-streamline"), ["activations: activations"]);
+    assert_eq!(distinct_inputs(&stored, "selection-v5", "sleb"), ["scores: scores"]);
+    assert_eq!(distinct_inputs(&stored, "selection-v5", "explicit"), [""]);
+    assert_eq!(
+        distinct_inputs(&stored, "operator-v4", "llm-streamline"),
+        ["activations: activations, selection: selection"]
+    );
 }
 
 #[test]
-fn linearpatch_sequences_follow_the_criterion_not_layers() {
+fn linearpatch_sequence_count_depends_on_the_criterion() {
     let world = World::new();
     // ShortGPT is not a block criterion. It keeps the last of the four layers here, so the three removed layers happen
     // to be adjacent. The official code fits LinearPatch's scales on the operator sequences for ShortGPT, and on all
@@ -175,7 +178,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
     let listed = "{name: explicit, layers: [0, 1, 2]}";
-    assert_eq!(last_perplexity(&world, listed, "3", "2"), all, "the explicit block gives another perplexity");
+    assert_eq!(last_perplexity(&world, listed, "3", "2"), all, "the explicit block has a different perplexity");
     assert_ne!(last_perplexity(&world, "shortgpt", "1", "2"), last_perplexity(&world, "shortgpt", "1", "8"));
     assert_eq!(
         last_perplexity(&world, "llm-streamline", "1", "2"),
@@ -200,11 +203,11 @@ fn same_file_in_another_format_is_a_different_text() {
     let world = World::new();
     // The file is valid both as plain text and as JSON lines.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
-    let as_text = dense_row(&world, "test.txt", "data/store");
+    let as_text = run_dense_cell(&world, "test.txt", "data/store");
     std::fs::rename(world.path("test.txt"), world.path("test.jsonl")).unwrap();
-    let as_rows = dense_row(&world, "test.jsonl", "data/store");
+    let as_rows = run_dense_cell(&world, "test.jsonl", "data/store");
     assert_eq!(
-        dense_row(&world, "test.jsonl", "data/another"),
+        run_dense_cell(&world, "test.jsonl", "data/another"),
         as_rows,
         "the scores differ from those computed in a new store"
     );
@@ -218,7 +221,7 @@ fn maps_of_a_region_are_folded_into_the_layer_before_it() {
     let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
     let both = format!("recovery=[none, {}, {}]", methods.join(", "), by_layer.join(", "));
     let log = world.run_ok(&["--set", "depth=2", "--set", &both]);
-    let rows = results(&world, &log);
+    let rows = read_results(&world, &log);
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     let value: Vec<f64> = rows[2..].iter().map(|row| row[column].parse().unwrap()).collect();
     let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
@@ -237,15 +240,15 @@ fn results_path(world: &World, log: &str) -> PathBuf {
     world.path(after.lines().next().unwrap()).join("results.csv")
 }
 
-fn results(world: &World, log: &str) -> Vec<Vec<String>> {
-    table(&results_path(world, log))
+fn read_results(world: &World, log: &str) -> Vec<Vec<String>> {
+    read_rows(&results_path(world, log))
 }
 
-fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
+fn find_files(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            find(&path, name, found);
+            find_files(&path, name, found);
         } else if path.file_name().is_some_and(|file| file == name) {
             found.push(path);
         }
@@ -276,17 +279,18 @@ fn every_criterion_and_recovery_has_a_result_row() {
 fn perplexities_are_independent_of_chunks_and_memory() {
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-    let expected = perplexities(&grid, &grid.cells, RunSettings::default());
-    let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(&grid, cell, RunSettings::default()));
+    let expected = run_perplexities(&grid, &grid.cells, RunSettings::default());
+    let separate = grid.cells.chunks(1).flat_map(|cell| run_perplexities(&grid, cell, RunSettings::default()));
     assert_eq!(separate.collect::<Vec<_>>(), expected, "the result of a chunk depends on other variants");
-    let starved = perplexities(&grid, &grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
+    let starved =
+        run_perplexities(&grid, &grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
     assert_eq!(starved, expected, "weights loaded on demand give other results");
     for settings in [
         RunSettings { spool_bytes: 0, ..RunSettings::default() },
         RunSettings { jobs: 3, ..RunSettings::default() },
         RunSettings { batch_tokens: Some(1), ..RunSettings::default() },
     ] {
-        for (ours, expected) in perplexities(&grid, &grid.cells, settings).iter().zip(&expected) {
+        for (ours, expected) in run_perplexities(&grid, &grid.cells, settings).iter().zip(&expected) {
             // Matrix products round differently at other batch sizes.
             let tolerance = if settings.batch_tokens == Some(1) { 1e-4 } else { 1e-6 };
             common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
@@ -295,7 +299,7 @@ fn perplexities_are_independent_of_chunks_and_memory() {
 }
 
 /// Returns the notes in the first row with the given recovery.
-fn note(rows: &[Vec<String>], recovery: &str) -> String {
+fn find_note(rows: &[Vec<String>], recovery: &str) -> String {
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone()
 }
@@ -309,7 +313,7 @@ fn count_passes(world: &World, more: &[&str]) -> (usize, String) {
 }
 
 /// Returns the distinct input objects of the stored objects that have the given kind and depend on the given criterion.
-fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
+fn distinct_inputs(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
     let keys = stored
         .iter()
         .filter(|entry| entry.stage == kind)
@@ -343,18 +347,18 @@ fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequenc
     ];
     let log = world.run_ok(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
     // Parse the file as CSV, because lists of layers contain commas.
-    let rows = records(&results_path(world, &log));
+    let rows = read_csv(&results_path(world, &log));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     rows.last().unwrap()[column].clone()
 }
 
-fn dense_row(world: &World, file: &str, store: &str) -> Vec<String> {
+fn run_dense_cell(world: &World, file: &str, store: &str) -> Vec<String> {
     let file = format!("corpora.test.path={file}");
     let log = world.run_ok(&["--set", &file, "--set", "recovery=none", "--store", store]);
-    results(world, &log)[1].clone()
+    read_results(world, &log)[1].clone()
 }
 
-fn perplexities(grid: &Grid, cells: &[Cell], settings: RunSettings) -> Vec<f64> {
+fn run_perplexities(grid: &Grid, cells: &[Cell], settings: RunSettings) -> Vec<f64> {
     let folder = TempDir::new().unwrap();
     let store = ghostlab_store::Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let grid = Grid { cells: cells.to_vec(), ..grid.clone() };

@@ -11,7 +11,7 @@ use crate::common::world::World;
 use serde_json::{Value, json};
 
 /// Tolerance for log-likelihoods in nats. The values from lm-evaluation-harness are given to four decimals.
-const LIKELIHOOD: f64 = 2e-4;
+const LIKELIHOOD_TOLERANCE: f64 = 2e-4;
 const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
 const NO_CONTEXT: &str =
     "output_type: loglikelihood\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
@@ -58,28 +58,31 @@ fn ask_questions(world: &World, definition: &str, questions: &[&str], more: &[&s
 }
 
 /// Returns the first number or string in an answer.
-fn first(answer: &Value) -> &Value {
+fn first_scalar(answer: &Value) -> &Value {
     match answer {
-        Value::Array(items) => first(&items[0]),
+        Value::Array(items) => first_scalar(&items[0]),
         one => one,
     }
 }
 
-fn number(answer: &Value) -> f64 {
-    let one = first(answer);
+fn first_number(answer: &Value) -> f64 {
+    let one = first_scalar(answer);
     one.as_f64().unwrap_or_else(|| one.as_str().unwrap().parse().unwrap())
 }
 
 fn assert_near(what: &str, answers: &[Value], expected: &[f64]) {
     assert_eq!(answers.len(), expected.len(), "{what}");
     for (at, (answer, expected)) in answers.iter().zip(expected).enumerate() {
-        let ours = number(answer);
-        assert!((ours - expected).abs() <= LIKELIHOOD, "{what}, row {at}: {ours}, the harness has {expected}");
+        let ours = first_number(answer);
+        assert!(
+            (ours - expected).abs() <= LIKELIHOOD_TOLERANCE,
+            "{what}, row {at}: {ours}, the harness has {expected}"
+        );
     }
 }
 
-fn texts(answers: &[Value]) -> Vec<&str> {
-    answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
+fn answer_texts(answers: &[Value]) -> Vec<&str> {
+    answers.iter().map(|answer| first_scalar(answer).as_str().unwrap()).collect()
 }
 
 /// Two of the five documents exceed the context length up to which `longrope` uses its short factors. All documents
@@ -130,7 +133,7 @@ fn empty_context_prefix_is_eos_if_bos_is_null() {
         &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
     );
     let (answers, log) = ask_questions(&world, NO_CONTEXT, &questions, &[]);
-    assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
+    assert!((first_number(&answers[0]) - expected[0]).abs() > LIKELIHOOD_TOLERANCE, "{answers:?}");
     assert!(log.contains("using token 1, the bos_token_id of config.json, for empty contexts"), "{log}");
 }
 
@@ -340,7 +343,7 @@ fn generation_config_affects_answers_like_transformers() {
     for (settings, expected) in GENERATION_SETTINGS {
         world.write("model/generation_config.json", settings);
         let (answers, _) = ask_questions(&world, &generation_definition(32), &questions, &[]);
-        assert_eq!(texts(&answers), expected, "{settings}");
+        assert_eq!(answer_texts(&answers), expected, "{settings}");
     }
 }
 
@@ -363,7 +366,7 @@ fn unsupported_generation_setting_is_rejected_with_its_name() {
 fn answer_of_both_engines(world: &World) -> String {
     let answers = ["cpu", "candle"]
         .map(|engine| ask_questions(world, &generation_definition(12), &["Once upon a time"], &["--engine", engine]).0);
-    let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
+    let [one, two] = answers.map(|answers| answer_texts(&answers)[0].to_owned());
     assert_eq!(one, two, "engines");
     one
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Creates a checkout that contains the files touched by the script.
-fn checkout() -> TempDir {
+fn create_checkout() -> TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = TempDir::new().unwrap();
     let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
@@ -22,7 +22,7 @@ fn checkout() -> TempDir {
     folder
 }
 
-fn new(folder: &TempDir, words: &[&str]) -> Output {
+fn run_script(folder: &TempDir, words: &[&str]) -> Output {
     Command::new("bash").arg(folder.path().join("tools/new.sh")).args(words).output().unwrap()
 }
 
@@ -34,11 +34,11 @@ fn new_method_metric_or_stage_needs_one_file_and_one_line() {
         ("metric", "mod text;", "&two_steps::ENTRY"),
         ("stage", "pub mod tokens;", "two_steps::STAGE"),
     ] {
-        let folder = checkout();
+        let folder = create_checkout();
         let module_folder =
             folder.path().join(if kind == "stage" { "src/pipeline" } else { "crates/core/src" }).join(kind);
         let before = fs::read_to_string(module_folder.join("mod.rs")).unwrap();
-        let output = new(&folder, &[kind, "two-steps"]);
+        let output = run_script(&folder, &[kind, "two-steps"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let file = fs::read_to_string(module_folder.join("two_steps.rs")).unwrap();
         let expected: &[&str] = match kind {
@@ -59,7 +59,7 @@ fn new_method_metric_or_stage_needs_one_file_and_one_line() {
 
 #[test]
 fn existing_or_invalid_method_name_is_rejected() {
-    let folder = checkout();
+    let folder = create_checkout();
     fs::write(folder.path().join("crates/core/src/recovery/ghosted.rs"), "").unwrap();
     for words in [
         &["recovery", "ghosted"][..],
@@ -71,7 +71,7 @@ fn existing_or_invalid_method_name_is_rejected() {
         &["engine", "x"],
         &[],
     ] {
-        let output = new(&folder, words);
+        let output = run_script(&folder, words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(!output.stderr.is_empty());
     }

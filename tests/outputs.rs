@@ -9,11 +9,11 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::output::combined_output;
-use crate::common::world::{World, column_index, copa_row, run_ok, table};
+use crate::common::world::{World, column_index, copa_row, read_rows, run_ok};
 use serde_json::{Value, json};
 
 /// Reads all files under a folder except those in the store.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+fn read_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(at) = folders.pop() {
@@ -34,13 +34,13 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 /// Runs a command. Asserts that it fails with exit code 2, with the given words in its message, and that no file has
 /// changed.
 fn assert_rejected(world: &World, arguments: &[&str], words: &[&str]) {
-    let before = files(world.folder.path());
+    let before = read_files(world.folder.path());
     let output = world.ghostlab(arguments);
     let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {log}");
     words.iter().for_each(|word| assert!(log.contains(word), "{arguments:?}: `{word}` is not in {log}"));
     assert!(!log.contains("panicked"), "{log}");
-    let after = files(world.folder.path());
+    let after = read_files(world.folder.path());
     assert_eq!(file_names(&before), file_names(&after), "{arguments:?}");
     assert!(before == after, "{arguments:?}: a file has changed");
 }
@@ -60,11 +60,11 @@ fn add_task(world: &World) {
 fn optional_metric_is_in_all_outputs_only_if_requested() {
     let world = World::new();
     let plain = run_ok(&world, &["run", "grid.yaml"]);
-    let before = files(world.folder.path());
+    let before = read_files(world.folder.path());
     assert!(!names_byte_perplexity(plain.as_bytes()) && !before.values().any(|bytes| names_byte_perplexity(bytes)));
     let named = run_ok(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
     assert!(names_byte_perplexity(named.as_bytes()), "{named}");
-    let after = files(world.folder.path());
+    let after = read_files(world.folder.path());
     let new: Vec<&str> = after
         .iter()
         .filter(|(name, bytes)| !before.contains_key(*name) && names_byte_perplexity(bytes))
@@ -93,9 +93,9 @@ fn perplexity_error_from_windows_is_in_every_file() {
     world.write("grid.yaml", second);
     world.run_ok(&[]);
     let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let cell = &numbers[0]["cell"];
-    let texts = numbers_of(&numbers, cell, "ppl_test");
+    let texts = select_numbers(&numbers, cell, "ppl_test");
     assert_eq!(texts.len(), 2);
     let mut squares = 0.0;
     for number in &texts {
@@ -112,11 +112,11 @@ fn perplexity_error_from_windows_is_in_every_file() {
         squares += error * error;
     }
     // Check the standard error of the mean over the two texts.
-    let average = &numbers_of(&numbers, cell, "ppl_average")[0];
+    let average = &select_numbers(&numbers, cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }
 
-fn numbers_of(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &str) -> Vec<serde_json::Value> {
+fn select_numbers(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &str) -> Vec<serde_json::Value> {
     numbers.iter().filter(|number| number["cell"] == *cell && number["metric"] == metric).cloned().collect()
 }
 
@@ -128,7 +128,7 @@ fn output_manifest_is_readable_by_sha256sum() {
     let folder = world.path("results/grid");
     let list = fs::read_to_string(folder.join(".ghostlab.sha256")).unwrap();
     let listed: Vec<&str> = list.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
-    let mut existing: Vec<String> = files(&folder).into_keys().filter(|name| name != ".ghostlab.sha256").collect();
+    let mut existing: Vec<String> = read_files(&folder).into_keys().filter(|name| name != ".ghostlab.sha256").collect();
     existing.sort();
     assert_eq!(listed, existing);
     let check = std::process::Command::new("sha256sum");
@@ -146,9 +146,9 @@ fn output_manifest_is_readable_by_sha256sum() {
 fn run_with_other_engine_or_dtype_has_a_separate_folder() {
     let world = World::new();
     world.run_ok(&[]);
-    let plain = files(&world.path("results/grid"));
+    let plain = read_files(&world.path("results/grid"));
     let mut folders = vec!["grid".to_owned()];
-    let mut values = vec![table(&world.path("results/grid/results.csv"))];
+    let mut values = vec![read_rows(&world.path("results/grid/results.csv"))];
     for more in [&["--dtype", "bf16"][..], &["--engine", "candle"], &["--engine", "candle", "--dtype", "bf16"]] {
         let log = world.run_ok(more);
         let mut new: Vec<String> = fs::read_dir(world.path("results"))
@@ -160,9 +160,9 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
         assert!(log.contains(folder.as_str()), "the output does not name the folder: {log}");
         let record = common::json(&world.path("results").join(folder).join("run.json"));
         assert_eq!(record["description"]["engines"]["tiny"], record["engines"]["tiny"]);
-        values.push(table(&world.path("results").join(folder).join("results.csv")));
+        values.push(read_rows(&world.path("results").join(folder).join("results.csv")));
         folders.push(folder.clone());
-        assert!(files(&world.path("results/grid")) == plain, "{more:?}");
+        assert!(read_files(&world.path("results/grid")) == plain, "{more:?}");
         world.run_ok(more);
         assert_eq!(
             fs::read_dir(world.path("results")).unwrap().count(),
@@ -184,25 +184,25 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
 fn doctor_creates_no_files_in_an_empty_folder() {
     let [folder, home] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let world = World::new();
-    let (code, output) = doctor(&world, home.path(), folder.path(), &[]);
+    let (code, output) = run_doctor(&world, home.path(), folder.path(), &[]);
     assert!(
         code == Some(0) && output.contains(&home.path().display().to_string()) && !output.contains("error "),
         "{output}"
     );
     for store in ["data/store", "new"] {
-        let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", store]);
+        let (code, output) = run_doctor(&world, home.path(), folder.path(), &["--store", store]);
         assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("error "), "{output}");
     }
     // An unreadable store must not be reported as missing.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
-    let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
+    let (code, output) = run_doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
     assert!(code == Some(3) && output.contains("error store") && output.contains("a different version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "doctor created a file");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "doctor created a file");
 }
 
-fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Option<i32>, String) {
+fn run_doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Option<i32>, String) {
     let mut command = world.command(&[&["doctor"], more].concat());
     command.env("XDG_DATA_HOME", home).env("HF_HUB_CACHE", current_dir);
     let output = command.current_dir(current_dir).output().unwrap();
@@ -222,19 +222,19 @@ fn stored_run_shows_stored_values_and_missing_cells() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");
     world.write("grid.yaml", grid.replace("perplexity:\n", "perplexity:\n    - {corpus: more, length: 64}\n"));
-    let before = table(&world.path("results/grid/results.csv"));
+    let before = read_rows(&world.path("results/grid/results.csv"));
     let output = world.run(&["--stored"]);
     let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("not computed: not scored on more"), "{log}");
-    let after = table(&world.path("results/grid/results.csv"));
-    assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
-    assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");
+    let after = read_rows(&world.path("results/grid/results.csv"));
+    assert_eq!(column_values(&before, "ppl test@64"), column_values(&after, "ppl test@64"));
+    assert!(column_values(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");
     world.run_ok(&[]);
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
 }
 
-fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
+fn column_values(rows: &[Vec<String>], name: &str) -> Vec<String> {
     let column = rows[0].iter().position(|head| head == name).unwrap();
     rows[1..].iter().map(|row| row[column].clone()).collect()
 }
@@ -250,11 +250,11 @@ fn plan_and_run_reject_results_folders_identically() {
     ] {
         let world = World::new();
         write_user_file(&world, name);
-        let before = files_of(&world);
+        let before = list_entries(&world);
         let [plan, run] = ["plan", "run"].map(|command| {
             let output = world.ghostlab(&[&[command, "grid.yaml"], more].concat());
             if command == "plan" {
-                assert_eq!(files_of(&world), before, "plan wrote a file");
+                assert_eq!(list_entries(&world), before, "plan wrote a file");
             }
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
@@ -267,7 +267,7 @@ fn plan_and_run_reject_results_folders_identically() {
     assert!(!world.path("a").exists() && !world.path("results").exists());
 }
 
-fn files_of(world: &World) -> Vec<String> {
+fn list_entries(world: &World) -> Vec<String> {
     let all = fs::read_dir(world.folder.path()).unwrap();
     let mut all: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     all.sort();

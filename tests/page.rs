@@ -21,10 +21,10 @@ use ghostlab::results::{
     PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable,
 };
 use ghostlab::{criterion, recovery};
-use sample::sample;
+use sample::build_sample;
 
 /// Finds a program on the PATH. If it is missing, prints that the test is skipped, or panics if browsers are required.
-fn program(names: &[&str]) -> Option<PathBuf> {
+fn find_program(names: &[&str]) -> Option<PathBuf> {
     let browser = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
     if browser == "skip" {
         return skip_test("GHOSTLAB_BROWSER=skip");
@@ -48,19 +48,19 @@ fn skip_test(why: &str) -> Option<PathBuf> {
     None
 }
 
-fn chromium() -> Option<PathBuf> {
-    program(&["chromium", "chromium-browser", "google-chrome"])
+fn find_chromium() -> Option<PathBuf> {
+    find_program(&["chromium", "chromium-browser", "google-chrome"])
 }
 
 fn write_page(folder: &Path) -> PathBuf {
     let file = folder.join("index.html");
-    fs::write(&file, render(&sample()).unwrap()).unwrap();
+    fs::write(&file, render(&build_sample()).unwrap()).unwrap();
     file
 }
 
 #[test]
 fn browser_opens_the_note_named_in_the_url() {
-    let Some(chromium) = chromium() else { return };
+    let Some(chromium) = find_chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = write_page(folder.path());
     let page = fs::read_to_string(&file).unwrap();
@@ -103,14 +103,14 @@ fn browser_opens_the_note_named_in_the_url() {
 /// Runs a script from `tests/browser` on a page, and returns its output.
 fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script);
-    let output = Command::new(node).arg(script).arg(page).args(pictures()).output().unwrap();
+    let output = Command::new(node).arg(script).arg(page).args(screenshot_folder()).output().unwrap();
     let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{printed}");
     printed
 }
 
 /// Returns the folder for screenshots, if they are requested.
-fn pictures() -> Option<PathBuf> {
+fn screenshot_folder() -> Option<PathBuf> {
     let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
     if let Some(pictures) = &pictures {
         fs::create_dir_all(pictures).unwrap();
@@ -120,7 +120,7 @@ fn pictures() -> Option<PathBuf> {
 
 #[test]
 fn recorded_page_is_short_and_its_tables_scroll() {
-    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
+    let (Some(_), Some(node)) = (find_chromium(), find_program(&["node"])) else { return };
     let folder = tempfile::tempdir().unwrap();
     let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     let report = Command::new(env!("CARGO_BIN_EXE_ghostlab"))
@@ -137,9 +137,9 @@ fn recorded_page_is_short_and_its_tables_scroll() {
 
 #[test]
 fn page_sorts_filters_and_fits_in_a_browser() {
-    let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
+    let (Some(_), Some(node)) = (find_chromium(), find_program(&["node"])) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let page = write_page(pictures().as_deref().unwrap_or(folder.path()));
+    let page = write_page(screenshot_folder().as_deref().unwrap_or(folder.path()));
     let output = read_in_browser(&node, "page.mjs", &page);
     assert!(output.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{output}");
 }

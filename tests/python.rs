@@ -54,7 +54,7 @@ fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String 
 }
 
 /// Returns a folder with the output of `tools/real_formats.py`.
-fn real_formats() -> Option<TempDir> {
+fn write_real_formats() -> Option<TempDir> {
     let python = python()?;
     let (folder, script) =
         (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/real_formats.py"));
@@ -65,7 +65,7 @@ fn real_formats() -> Option<TempDir> {
 }
 
 /// Returns the requests that a task builds from the rows in the given files, and the solutions to its documents.
-fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
+fn build_prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let definition = builtin::definition(known).unwrap();
     let rows = builtin::rows(definition, files).unwrap();
     let task = Documents::from_rows(definition.clone(), rows, None).unwrap();
@@ -76,22 +76,22 @@ fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row
 
 #[test]
 fn hub_parquet_tasks_give_the_same_prompts_as_json_lines() {
-    let Some(folder) = real_formats() else { return };
+    let Some(folder) = write_real_formats() else { return };
     for task in TASKS.iter().filter(|task| task.in_paper) {
         let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));
-        let expected = prompts(task, &[docs]);
+        let expected = build_prompts(task, &[docs]);
         assert!(!expected.0.is_empty());
         for folder_name in ["tasks", "shards"] {
             let files = task.files(&folder.path().join(folder_name).join(task.name)).unwrap();
             assert_eq!(files.len(), if folder_name == "tasks" { 1 } else { 2 });
-            assert_eq!(prompts(task, &files), expected, "{} in {folder_name}", task.name);
+            assert_eq!(build_prompts(task, &files), expected, "{} in {folder_name}", task.name);
         }
     }
 }
 
 #[test]
 fn hub_texts_are_read_byte_for_byte() {
-    let Some(folder) = real_formats() else { return };
+    let Some(folder) = write_real_formats() else { return };
     let expected: Value = serde_json::from_slice(&fs::read(folder.path().join("texts.json")).unwrap()).unwrap();
     for (text, file) in [
         ("wikitext", "wikitext/test-00000-of-00001.parquet"),
@@ -185,7 +185,7 @@ fn write_sentencepiece(model: &Value, prefix: bool, path: &str) {
 
 #[test]
 fn sharded_weights_match_those_of_one_file() {
-    let Some(folder) = real_formats() else { return };
+    let Some(folder) = write_real_formats() else { return };
     let [single, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
     let config = Config::read(&sharded).unwrap();
     check_weights(&config, &sharded).unwrap();

@@ -82,7 +82,7 @@ fn no_object_is_evicted_below_the_store_limit() {
 }
 
 /// Counts the files and folders that the store needs for its cells.
-fn inodes(world: &World) -> usize {
+fn count_inodes(world: &World) -> usize {
     fn count_entries(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
         entries.map(|entry| 1 + count_entries(&entry.path())).sum()
@@ -119,10 +119,10 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     tasks.iter().for_each(|name| grid += &format!("    - {{name: {name}, limit: 4}}\n"));
     world.write("grid.yaml", grid);
     world.run_ok(&["--set", "recovery=none"]);
-    let before = inodes(&world);
+    let before = count_inodes(&world);
     world.run_ok(&[]);
     // The run adds twelve cells. Each has one operator and twelve scores, and the scores share files.
-    let added = inodes(&world) - before;
+    let added = count_inodes(&world) - before;
     assert!(added <= 4 * 12, "{added} inodes for 12 cells");
     assert_eq!(stored_size(&world, "scores").1, 12 * 16);
 }

@@ -193,7 +193,7 @@ fn smollm2_search_winner_and_repairs_run_in_transformers() {
     let text = "Question: What does the pet of Anna eat?\nAnswer: The";
     let folders = cells.map(|cell| world.path("out").join(cell).display().to_string());
     let arguments = ["generate", &out, text].into_iter().chain(folders.iter().map(String::as_str));
-    exported::script(&python, &arguments.collect::<Vec<_>>());
+    exported::run_script(&python, &arguments.collect::<Vec<_>>());
     let mut grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     grid.cells.retain(|cell| cells.contains(&cell.name.as_str()));
     assert_eq!(grid.cells.len(), cells.len());

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use crate::common;
 use crate::common::output::combined_output;
-use crate::common::world::{World, run_ok, table};
+use crate::common::world::{World, read_rows, run_ok};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
@@ -54,7 +54,7 @@ fn table_is_reproduced_identically_in_every_format() {
     let output = run_ok(&world, &["reproduce", "mini"]);
     assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
     let folder = world.path("results/mini/tiny");
-    let rows = table(&folder.join("mini.csv"));
+    let rows = read_rows(&folder.join("mini.csv"));
     assert_eq!(rows.len(), 1 + 3, "expected a header and three numbers: {rows:?}");
     let forms = ["mini.csv", "mini.parquet", "mini.md", "mini.tex", "numbers.json"];
     let first: Vec<Vec<u8>> = forms.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
@@ -66,11 +66,11 @@ fn table_is_reproduced_identically_in_every_format() {
 }
 
 /// Returns the files under a folder, each with its modification time.
-fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
+fn modification_times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
         match path.is_dir() {
-            true => found.extend(times(&path)),
+            true => found.extend(modification_times(&path)),
             false => {
                 found.insert(path.clone(), path.metadata().unwrap().modified().unwrap());
             }
@@ -86,12 +86,12 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let nothing = "up to date (";
     let (first, log) = stdout_and_stderr(&world, &mini);
     assert!(!log.contains(nothing), "{log}");
-    let before = times(&world.path("results"));
+    let before = modification_times(&world.path("results"));
     let tables = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     let (again, log) = stdout_and_stderr(&world, &mini);
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
-    assert!(times(&world.path("results")) == before, "a file was written");
+    assert!(modification_times(&world.path("results")) == before, "a file was written");
     // Missing files are written again.
     let anew = || {
         let output = run_ok(&world, &mini);
@@ -190,25 +190,25 @@ fn list_artifacts(world: &World) -> String {
     run_ok(world, &["reproduce"])
 }
 
-fn column(world: &World, name: &str) -> Vec<String> {
-    let rows = table(&world.path("results/table3/tiny/table3.csv"));
+fn read_column(world: &World, name: &str) -> Vec<String> {
+    let rows = read_rows(&world.path("results/table3/tiny/table3.csv"));
     let at = rows[0].iter().position(|head| head == name).unwrap();
     rows[1..].iter().map(|row| row[at].clone()).collect::<Vec<_>>()
 }
 
-fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
+fn text_between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
 
 /// Reads the files under a folder that are part of a record, keyed by path.
-fn record_files(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
+fn read_record_files(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };
     for entry in listing.map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         let path = format!("{folder}/{name}");
         if entry.file_type().unwrap().is_dir() {
-            found.extend(record_files(world, &path));
+            found.extend(read_record_files(world, &path));
         } else if !ghostlab::artifact::NOT_RECORDED.contains(&name.as_str()) {
             found.insert(path.clone(), fs::read(world.path(&path)).unwrap());
         }

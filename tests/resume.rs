@@ -33,14 +33,14 @@ fn kill_run_at(world: &World, point: &str) {
 
 fn wait_for_a_journal(world: &World, child: &mut Child) {
     let began = Instant::now();
-    while !journals(world).any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
+    while !list_journals(world).any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
         assert!(child.try_wait().unwrap().is_none(), "the run ended before it had written a chunk");
         assert!(began.elapsed() < Duration::from_secs(60), "no chunk was written");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn journals(world: &World) -> impl Iterator<Item = std::fs::DirEntry> {
+fn list_journals(world: &World) -> impl Iterator<Item = std::fs::DirEntry> {
     std::fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten()
 }
 
@@ -107,7 +107,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // No drafts remain: activations that no layer selection needed were deleted.
+    // No drafts remain: activations that were layer selection needed were deleted.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
@@ -177,16 +177,16 @@ fn second_run_is_fully_cached_after_touch_or_move() {
     again(&world);
     // Move the whole folder together with the store.
     let moved = World { folder: tempfile::tempdir().unwrap() };
-    copy(world.folder.path(), moved.folder.path());
+    copy_folder(world.folder.path(), moved.folder.path());
     again(&moved);
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_folder(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());
         if entry.path().is_dir() {
             std::fs::create_dir(&target).unwrap();
-            copy(&entry.path(), &target);
+            copy_folder(&entry.path(), &target);
         } else {
             std::fs::copy(entry.path(), target).unwrap();
         }

@@ -17,7 +17,7 @@ use ghostlab::grid::Draw;
 use ghostlab::results::StoredResults;
 use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, held_out_items};
 use serde_json::Value;
-use simulation::{KnownObjective, KnownScores, candidates, simulate};
+use simulation::{KnownObjective, KnownScores, read_candidates, simulate};
 
 /// Grid with six candidates that remove one layer and are scored on windows of a text. Some candidates may be
 /// duplicates.
@@ -28,7 +28,7 @@ const GRID: &str = "backbones:\n  tiny: {path: backbone}\n\
     calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
     search:\n  budget: {layers: 1}\n  perplexity: [{corpus: long, length: 64}]\n";
 
-fn world() -> World {
+fn create_world() -> World {
     let world = World::large();
     world.write("search.yaml", GRID);
     world
@@ -47,7 +47,7 @@ fn scores_anything(world: &World, arguments: &[&str]) -> bool {
     output.status.code().is_none()
 }
 
-fn files(world: &World) -> BTreeMap<String, Vec<u8>> {
+fn read_search_files(world: &World) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for folder in std::fs::read_dir(world.path("results/search"))
         .unwrap()
@@ -63,7 +63,7 @@ fn files(world: &World) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn race_and_held_out_items_are_disjoint() {
-    let world = world();
+    let world = create_world();
     let answer = run_search(&world, &[]);
     let found = &answer["searches"][0];
     // Score the same cells on all windows, using `run` on the same file with a separate store.
@@ -106,7 +106,8 @@ struct ItemOrder<'a> {
     last: usize,
 }
 
-/// Checks the winner's lead over plain removal of its layers, both on the items of the race and on the held-out items.
+/// Checks the winner's lead over removing the same layers without a repair, both on the items of the race and on the
+/// held-out items.
 fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &ItemOrder<'_>) {
     let ItemOrder { order, last } = *items;
     let candidates = found["candidates"].as_array().unwrap();
@@ -123,7 +124,7 @@ fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &Item
     }
 }
 
-/// Checks the differences between candidates and their rivals. They are computed on the items on which both were
+/// Checks the differences in loss between candidates and their rivals. They are computed on the items on which both were
 /// scored.
 fn check_differences(found: &Value, results: &StoredResults, winner: &str, order: &[usize]) {
     let candidates = found["candidates"].as_array().unwrap();
@@ -142,11 +143,11 @@ fn check_differences(found: &Value, results: &StoredResults, winner: &str, order
     }
 }
 
-/// Checks the files of the report.
+/// Checks `search.json` and `search.md`.
 fn check_report(world: &World, winner: &str) {
-    let written: Vec<String> = files(world).into_keys().filter(|name| name.starts_with("search")).collect();
+    let written: Vec<String> = read_search_files(world).into_keys().filter(|name| name.starts_with("search")).collect();
     assert_eq!(written, ["search.json", "search.md"]);
-    let report = String::from_utf8(files(world)["search.md"].clone()).unwrap();
+    let report = String::from_utf8(read_search_files(world)["search.md"].clone()).unwrap();
     assert!(report.starts_with("## tiny, layers=1: loss on long@64"), "{report}");
     assert!(report.contains("The winner's lead over plain removal (loss): +"), "{report}");
     let names: Vec<&str> = report.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
@@ -165,7 +166,7 @@ fn mean(values: &[f64]) -> f64 {
 
 #[test]
 fn repeated_search_reuses_all_scores() {
-    let world = world();
+    let world = create_world();
     assert!(scores_anything(&world, &["search", "search.yaml"]), "the first search scored nothing");
     run_search(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
@@ -175,16 +176,16 @@ fn repeated_search_reuses_all_scores() {
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
     ));
-    let other = self::world();
+    let other = create_world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
     assert!(!scores_anything(&other, &["search", "search.yaml"]), "the search did not reuse the scores of the grid");
-    assert_eq!(files(&world), files(&other), "results depend on where the scores come from");
+    assert_eq!(read_search_files(&world), read_search_files(&other), "results depend on where the scores come from");
 }
 
 #[test]
 fn killed_search_resumes_to_identical_bytes() {
-    let undisturbed = world();
-    let world = world();
+    let undisturbed = create_world();
+    let world = create_world();
     run_search(&undisturbed, &[]);
     for point in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
         let mut command = world.command(&["search", "search.yaml"]);
@@ -192,8 +193,8 @@ fn killed_search_resumes_to_identical_bytes() {
         assert_eq!(output.status.code(), None, "{point} was not reached: {}", stderr(&output));
     }
     run_search(&world, &[]);
-    let ours = files(&world);
-    let theirs = files(&undisturbed);
+    let ours = read_search_files(&world);
+    let theirs = read_search_files(&undisturbed);
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, bytes) in &ours {
         assert_eq!(bytes, &theirs[name], "{name}");
@@ -202,7 +203,7 @@ fn killed_search_resumes_to_identical_bytes() {
 
 #[test]
 fn workers_share_a_search_and_complete_its_scores() {
-    let world = world();
+    let world = create_world();
     let workers = [(); 2].map(|()| {
         let mut command = world.command(&["worker", "search.yaml"]);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
@@ -213,14 +214,14 @@ fn workers_share_a_search_and_complete_its_scores() {
     }
     assert!(!world.path("results").exists(), "the worker wrote results");
     assert!(!scores_anything(&world, &["search", "search.yaml"]));
-    let alone = self::world();
+    let alone = create_world();
     run_search(&alone, &[]);
-    assert_eq!(files(&world), files(&alone));
+    assert_eq!(read_search_files(&world), read_search_files(&alone));
 }
 
 #[test]
 fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
-    let world = world();
+    let world = create_world();
     let answer = run_search(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];
     let names: Vec<&str> =
@@ -282,7 +283,7 @@ fn search_of_a_model_exports_the_winner() {
 
 #[test]
 fn invalid_search_is_rejected_before_anything_runs() {
-    let world = world();
+    let world = create_world();
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let rejected: [(&[&str], &[&str]); 12] = [
         (&["layers=1", "layers=2"], &["conflicting budgets", "layers=1"]),
@@ -325,7 +326,7 @@ fn invalid_search_is_rejected_before_anything_runs() {
 #[test]
 fn impossible_candidates_are_skipped_and_reported() {
     // LLM-Streamline keeps the first and the last of the four layers, so it cannot remove three.
-    let world = world();
+    let world = create_world();
     let answer = run_search(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
     assert_eq!(cells_of(found, "candidates"), ["tiny.shortgpt-3.none"]);
@@ -354,12 +355,12 @@ fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
     found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
 }
 
-/// Returns the distinct candidates in a recorded artifact for one backbone and depth, with their scores and programs.
-fn known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
+/// Reads the distinct candidates in a recorded artifact for one backbone and depth, with their scores and programs.
+fn read_known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));
     let cells = run["cells"].as_array().unwrap().iter();
-    let (paths, [right, losses]) = candidates(
+    let (paths, [right, losses]) = read_candidates(
         &stored,
         &cells
             .filter(|number| number["cell"]["backbone"] == backbone && number["cell"]["depth"] == depth)
@@ -379,14 +380,14 @@ fn simulated_races_keep_the_best_and_tied_candidates() {
     // This test uses 40 orders of the items. `cargo bench --bench search` uses 200 and covers all grids. Its results
     // are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
-        let known = known_scores(&checkout().join("results/table2/tiny"), backbone, depth);
+        let known = read_known_scores(&checkout().join("results/table2/tiny"), backbone, depth);
         assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));
         let simulated = simulate(&known, 40, 0.05).unwrap();
-        assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
-        assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
+        assert!(simulated.best_survives >= 0.95, "{backbone} {depth}: {simulated:?}");
+        assert!(simulated.leader_near_best >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
         // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
         // 0.001.
-        assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
+        assert!(simulated.tie_separated <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }
 }

@@ -13,7 +13,7 @@ use crate::common::world::World;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
 /// Finds a shell on the PATH. Returns `None` if it is missing, unless it is bash, which is required.
-fn shell(name: &str) -> Option<PathBuf> {
+fn find_shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
@@ -45,7 +45,7 @@ fn run_script(world: &World, shell: &Path, arguments: &[&str], script: &str) -> 
 }
 
 /// Shell scripts that load the completions and print the candidates for `ghostlab re` and `ghostlab run --dtyp`.
-const COMPLETE: [(&str, &[&str], &str); 3] = [
+const COMPLETION_SCRIPTS: [(&str, &[&str], &str); 3] = [
     (
         "bash",
         &["--norc", "-c"],
@@ -69,8 +69,8 @@ const COMPLETE: [(&str, &[&str], &str); 3] = [
 #[test]
 fn shells_complete_commands_and_options() {
     let world = World::new();
-    for (name, arguments, script) in COMPLETE {
-        let Some(shell) = shell(name) else { continue };
+    for (name, arguments, script) in COMPLETION_SCRIPTS {
+        let Some(shell) = find_shell(name) else { continue };
         let output = run_script(&world, &shell, arguments, script);
         let mut offered: Vec<&str> = output.lines().collect();
         offered.sort_unstable();
@@ -80,7 +80,7 @@ fn shells_complete_commands_and_options() {
 
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
-    let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
+    let (world, Some(bash)) = (World::new(), find_shell("bash")) else { return };
     // Use two values on each axis so that names contain all possible parts, and a backbone whose name contains a space.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
@@ -233,9 +233,9 @@ fn colors_follow_the_option_and_change_no_text() {
     let world = World::new();
     // Outside a checkout, the first command reports where it writes the bundled data. Run one now so that the outputs
     // below are equal.
-    doctor(&world, &["nosuch"], &[]);
+    run_doctor(&world, &["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
-        let with = |more: &[&str], set: &[(&str, &str)]| doctor(&world, &[arguments, more].concat(), set);
+        let with = |more: &[&str], set: &[(&str, &str)]| run_doctor(&world, &[arguments, more].concat(), set);
         let plain = with(&[], &[]);
         assert!(!plain.contains('\u{1b}'), "{plain}: colors without a terminal");
         let colors = with(&["--color", "always"], &[]);
@@ -251,10 +251,12 @@ fn colors_follow_the_option_and_change_no_text() {
             );
         }
     }
-    assert!(doctor(&world, &["nosuch"], &[]).contains("error: ") && doctor(&world, &[], &[]).contains("ok    "));
+    assert!(
+        run_doctor(&world, &["nosuch"], &[]).contains("error: ") && run_doctor(&world, &[], &[]).contains("ok    ")
+    );
 }
 
-fn doctor(world: &World, arguments: &[&str], set: &[(&str, &str)]) -> String {
+fn run_doctor(world: &World, arguments: &[&str], set: &[(&str, &str)]) -> String {
     let mut command = world.command(&["doctor"]);
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);

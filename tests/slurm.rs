@@ -67,7 +67,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Creates a world with a text that has forty chunks, and with a cluster profile.
-fn world() -> World {
+fn create_world() -> World {
     let world = World::new();
     let mut words = String::new();
     for i in 0..80_000_usize {
@@ -112,29 +112,29 @@ fn number_after(output: &str, after: &str) -> String {
 }
 
 /// Returns the state and the exit code of each task in a job.
-fn states(job: &str) -> Vec<(String, String)> {
+fn task_states(job: &str) -> Vec<(String, String)> {
     let shown = run_tool("scontrol", &["--oneliner", "show", "job", job]);
-    shown.lines().map(|line| (field(line, "JobState"), field(line, "ExitCode"))).collect()
+    shown.lines().map(|line| (parse_field(line, "JobState"), parse_field(line, "ExitCode"))).collect()
 }
 
-fn field(line: &str, name: &str) -> String {
+fn parse_field(line: &str, name: &str) -> String {
     let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     word.unwrap_or_default().to_owned()
 }
 
 fn wait_for_job(job: &str) {
     wait_until(&format!("job {job} does not end"), || {
-        states(job)
+        task_states(job)
             .iter()
             .all(|(state, _)| !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&&**state))
     });
 }
 
-fn folder(world: &World) -> PathBuf {
+fn submission_folder(world: &World) -> PathBuf {
     fs::read_dir(world.path("data/store/submissions")).unwrap().next().unwrap().unwrap().path()
 }
 
-fn logs(world: &World) -> String {
+fn read_logs(world: &World) -> String {
     let folders = fs::read_dir(world.path("data/store/submissions")).unwrap();
     let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path().join("logs")).unwrap());
     files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
@@ -144,23 +144,23 @@ fn logs(world: &World) -> String {
 fn assert_same_tables(world: &World, submitted: &SubmittedJobs) {
     wait_for_job(&submitted.array);
     wait_for_job(&submitted.report);
-    let report = states(&submitted.report);
-    assert_eq!(report, [("COMPLETED".to_owned(), "0:0".to_owned())], "{}", logs(world));
-    let alone = self::world();
+    let report = task_states(&submitted.report);
+    assert_eq!(report, [("COMPLETED".to_owned(), "0:0".to_owned())], "{}", read_logs(world));
+    let alone = create_world();
     alone.run_ok(&[]);
-    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ: {}", logs(world));
+    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ: {}", read_logs(world));
     assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
-    assert!(!logs(world).contains("hf_secret"));
+    assert!(!read_logs(world).contains("hf_secret"));
 }
 
-fn records(world: &World) -> Vec<Value> {
+fn read_run_records(world: &World) -> Vec<Value> {
     let files = fs::read_dir(world.path("data/store/runs")).unwrap();
     files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
 /// Returns the total work done by all processes that used the store, in FLOPs according to the cost model.
 fn flops_done(world: &World) -> f64 {
-    records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
+    read_run_records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
 }
 
 /// Waits until at least `count` workers have scored a chunk.
@@ -182,7 +182,7 @@ fn wait_for_workers(world: &World, count: usize) {
 #[test]
 fn three_workers_score_each_chunk_exactly_once() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "3", 200, &[], &[]);
     wait_for_workers(&world, 2);
     let status = combined_output(&world.ghostlab(&["status"]));
@@ -190,14 +190,14 @@ fn three_workers_score_each_chunk_exactly_once() {
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
     assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     assert_same_tables(&world, &submitted);
-    let alone = self::world();
+    let alone = create_world();
     alone.run_ok(&[]);
     let work = flops_done(&world);
     let total = flops_done(&alone);
     assert!(work <= 1.1 * total, "{work} of {total}");
-    let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
+    let workers = read_run_records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
     assert!(workers >= 2, "only one worker computed");
-    let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
+    let script = fs::read_to_string(submission_folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
     let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains("9 of 9 cells complete") && status.contains("no jobs left in the queue"), "{status}");
@@ -206,22 +206,22 @@ fn three_workers_score_each_chunk_exactly_once() {
 #[test]
 fn requeued_worker_loses_no_work() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     wait_for_workers(&world, 2);
     run_tool("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
     assert_same_tables(&world, &submitted);
-    assert!(logs(&world).contains("leases are released"), "{}", logs(&world));
+    assert!(read_logs(&world).contains("leases are released"), "{}", read_logs(&world));
 }
 
 #[test]
 fn worker_at_its_time_limit_is_requeued_and_resumes() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     // The time limit is three minutes. The signal comes two minutes before it, that is, after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     assert_same_tables(&world, &submitted);
-    let logs = logs(&world);
+    let logs = read_logs(&world);
     assert!(logs.contains("requeued by Slurm"), "{logs}");
     assert!(logs.contains("chunks cached"), "{logs}");
 }
@@ -229,7 +229,7 @@ fn worker_at_its_time_limit_is_requeued_and_resumes() {
 #[test]
 fn only_the_named_array_task_is_requeued() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     wait_for_workers(&world, 2);
     // Slurm also uses the array's id as the job id of one of its tasks.
@@ -259,7 +259,7 @@ fn array_tasks(array: &str) -> Vec<[String; 4]> {
     let shown = run_tool("scontrol", &["--oneliner", "show", "job", array]);
     shown
         .lines()
-        .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
+        .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| parse_field(line, name)))
         .collect::<Vec<_>>()
 }
 
@@ -270,14 +270,14 @@ fn task_state(array: &str, task: &str) -> Option<(String, String)> {
 #[test]
 fn resubmitting_after_a_kill_creates_no_second_job_array() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
     let killed =
         world.command(&arguments).env("GHOSTLAB_FAULT", slow_with_fault("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", combined_output(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_with_fault("")).output().unwrap();
     assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
-    let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
+    let jobs: Value = serde_json::from_slice(&fs::read(submission_folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     assert_same_tables(&world, &SubmittedJobs { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
 }
@@ -294,16 +294,16 @@ fn job_id(jobs: &Value, position: usize, what: &str) -> String {
 #[test]
 fn jobs_of_cancelled_and_killed_workers_are_taken_over() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "3", 300, &[], &[]);
     wait_for_workers(&world, 3);
     run_tool("scancel", &[&format!("{}_1", submitted.array)]);
     let job = format!("{}_2", submitted.array);
-    let record = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
+    let record = read_run_records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
     let pid = record["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
     run_tool("kill", &["-9", &pid]);
     assert_same_tables(&world, &submitted);
-    let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
+    let states: Vec<String> = task_states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
     let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains("1 interrupted, 1 died"), "{status}");
@@ -312,14 +312,14 @@ fn jobs_of_cancelled_and_killed_workers_are_taken_over() {
 #[test]
 fn workers_of_a_rebooted_node_are_requeued() {
     exclusive_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     wait_for_workers(&world, 2);
     let node = run_tool("sinfo", &["--noheader", "-o", "%n"]);
     let node = format!("nodename={}", node.trim());
     run_tool("scontrol", &["update", &node, "state=down", "reason=test"]);
     wait_until("the jobs of the node still run", || {
-        states(&submitted.array).iter().all(|(state, _)| state != "RUNNING")
+        task_states(&submitted.array).iter().all(|(state, _)| state != "RUNNING")
     });
     // The node may already have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
@@ -333,7 +333,7 @@ fn workers_of_a_rebooted_node_are_requeued() {
 #[test]
 fn workers_continue_without_the_slurm_controller() {
     exclusive_cluster!();
-    let world = world();
+    let world = create_world();
     let submitted = submit(&world, "2", 200, &[], &[]);
     wait_for_workers(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
@@ -354,7 +354,7 @@ fn workers_continue_without_the_slurm_controller() {
 #[test]
 fn concurrent_grids_on_a_shared_store_complete() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("other.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let submitted = submit(&world, "2", 100, &[], &[]);
@@ -362,7 +362,7 @@ fn concurrent_grids_on_a_shared_store_complete() {
     assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     assert_same_tables(&world, &submitted);
     wait_until("the other grid has no table", || world.path("results/other/results.csv").exists());
-    let alone = self::world();
+    let alone = create_world();
     alone.run_ok(&["--set", "depth=2", "--set", "name=other"]);
     let folder = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
     assert!(result_table(&folder) == result_table(&world.path("results/other")), "the other grid's table differs");
@@ -375,25 +375,25 @@ fn result_table(path: &Path) -> Vec<u8> {
 #[test]
 fn full_disk_or_other_program_stops_a_worker_with_reason() {
     shared_cluster!();
-    let world = world();
+    let world = create_world();
     // Activations and journals are larger than the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
     let submitted = submit(&world, "1", 0, &[], &[]);
     wait_for_job(&submitted.array);
     wait_for_job(&submitted.report);
-    assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "3:0".to_owned())], "{}", logs(&world));
-    assert!(logs(&world).contains("error: cannot write"), "{}", logs(&world));
+    assert_eq!(task_states(&submitted.array), [("FAILED".to_owned(), "3:0".to_owned())], "{}", read_logs(&world));
+    assert!(read_logs(&world).contains("error: cannot write"), "{}", read_logs(&world));
 
-    let other = self::world();
+    let other = create_world();
     let submitted = submit(&other, "1", 0, &[], &["--hold"]);
-    let file = folder(&other).join("submission.json");
+    let file = submission_folder(&other).join("submission.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     record["binary"]["sha256"] = "0".repeat(64).into();
     fs::write(&file, record.to_string()).unwrap();
     run_tool("scontrol", &["release", &submitted.array]);
     wait_for_job(&submitted.array);
-    assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
-    assert!(logs(&other).contains("differs from the one that submitted the grid"), "{}", logs(&other));
+    assert_eq!(task_states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", read_logs(&other));
+    assert!(read_logs(&other).contains("differs from the one that submitted the grid"), "{}", read_logs(&other));
     let status = combined_output(&other.ghostlab(&["status"]));
     for word in
         [&format!("job {}_0 ended with exit code 2", submitted.array), "differs from the one that submitted the grid"]
@@ -408,7 +408,7 @@ fn full_disk_or_other_program_stops_a_worker_with_reason() {
 #[test]
 fn cancel_ends_only_jobs_of_its_store() {
     shared_cluster!();
-    let (world, other) = (world(), world());
+    let (world, other) = (create_world(), create_world());
     let submission = submit(&world, "2", 500, &[], &[]);
     let theirs = submit(&other, "1", 500, &[], &[]);
     wait_for_workers(&world, 1);
@@ -416,11 +416,15 @@ fn cancel_ends_only_jobs_of_its_store() {
     assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     wait_for_job(&submission.array);
     wait_for_job(&submission.report);
-    assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
+    assert!(
+        is_cancelled(&submission.array) && is_cancelled(&submission.report),
+        "{:?}",
+        task_states(&submission.array)
+    );
     assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "leases were not released");
     assert_same_tables(&other, &theirs);
 }
 
 fn is_cancelled(job: &str) -> bool {
-    states(job).iter().all(|(state, _)| state == "CANCELLED")
+    task_states(job).iter().all(|(state, _)| state == "CANCELLED")
 }

@@ -31,15 +31,15 @@ const TASKS: [&str; 6] =
     ["arc_easy.parquet", "boolq.jsonl", "copa.jsonl", "hellaswag.jsonl", "openbookqa.parquet", "rte.jsonl"];
 /// Number of documents per task.
 const DOCUMENTS: u32 = 10;
-const LENGTH: usize = 512;
+const WINDOW_TOKENS: usize = 512;
 const WINDOWS: usize = 8;
 const VOCAB: usize = 49_152;
 /// Maximum relative difference between perplexities computed in f32. Largest difference observed: 8e-8.
-const PERPLEXITY: f64 = 1e-6;
+const PERPLEXITY_TOLERANCE: f64 = 1e-6;
 /// Maximum difference in nats between log-likelihoods computed in f32. Largest difference observed: 7e-5.
-const LOG_LIKELIHOOD: f64 = 3e-4;
+const LOG_LIKELIHOOD_TOLERANCE: f64 = 3e-4;
 /// Maximum relative difference if llama.cpp rounds activations to 8 bits. Difference observed: 4e-3.
-const ROUNDED_PERPLEXITY: f64 = 1e-2;
+const ROUNDED_PERPLEXITY_TOLERANCE: f64 = 1e-2;
 
 fn task_name(file: &str) -> &str {
     file.split('.').next().unwrap()
@@ -57,7 +57,7 @@ fn dense_grid(model: &Path, real: &Path) -> String {
         "tasks": paths,
         "backbone": "smollm2",
         "evaluate": {
-            "perplexity": [{"corpus": "test", "length": LENGTH}],
+            "perplexity": [{"corpus": "test", "length": WINDOW_TOKENS}],
             "tasks": scored.collect::<Vec<Value>>(),
         },
     })
@@ -65,7 +65,7 @@ fn dense_grid(model: &Path, real: &Path) -> String {
 }
 
 /// Returns the context and continuation of each request for the scored documents of a task.
-fn requests(real: &Path, file: &str) -> Vec<(String, String)> {
+fn build_requests(real: &Path, file: &str) -> Vec<(String, String)> {
     let known = Task::find(task_name(file)).unwrap();
     let limit = DocumentLimit::new(f64::from(DOCUMENTS)).unwrap();
     let task = builtin::task(known, &real.join("tasks").join(file), Some(limit)).unwrap();
@@ -89,7 +89,7 @@ fn scores_match_those_of_transformers() {
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
     let cell = outcome.cells[0].ok().unwrap();
 
-    let requests: Vec<Vec<(String, String)>> = TASKS.iter().map(|file| requests(&real, file)).collect();
+    let requests: Vec<Vec<(String, String)>> = TASKS.iter().map(|file| build_requests(&real, file)).collect();
     let [asked, out] = ["requests.json", "scores.json"].map(|name| folder.path().join(name));
     std::fs::write(&asked, json!(requests.concat()).to_string()).unwrap();
     let text = real.join("corpora/wikitext2-test.parquet");
@@ -99,7 +99,7 @@ fn scores_match_those_of_transformers() {
     let theirs = json(&out);
 
     let perplexity = cell.texts[0].sample.as_ref().unwrap().perplexity();
-    assert_close("perplexity", perplexity, theirs["perplexity"].as_f64().unwrap(), PERPLEXITY);
+    assert_close("perplexity", perplexity, theirs["perplexity"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
     let mut theirs = numbers(&theirs["log_likelihoods"]).into_iter();
     let answered: Vec<_> = cell.answered_tasks().collect();
     assert_eq!(answered.len(), TASKS.len());
@@ -110,7 +110,7 @@ fn scores_match_those_of_transformers() {
         let differences = ours.iter().zip(theirs.by_ref()).map(|(ours, theirs)| (ours - theirs).abs());
         let largest = differences.fold(0.0, f64::max);
         println!("{name}: {} log-likelihoods, largest difference {largest:.1e} nats", ours.len());
-        assert!(largest <= LOG_LIKELIHOOD, "{name}: {largest:e}");
+        assert!(largest <= LOG_LIKELIHOOD_TOLERANCE, "{name}: {largest:e}");
     }
     assert_eq!(theirs.next(), None);
 }
@@ -125,7 +125,8 @@ fn perplexity_matches_llama_cpp() {
     let text = real.join("corpora/wikitext2-test.parquet");
     let rows = read_rows(&text, None).unwrap();
     let windows =
-        evaluation_windows(WindowRule::Wikitext2, &rows, &Tokenizer::load(&model).unwrap(), LENGTH, Some(4)).unwrap();
+        evaluation_windows(WindowRule::Wikitext2, &rows, &Tokenizer::load(&model).unwrap(), WINDOW_TOKENS, Some(4))
+            .unwrap();
     assert_eq!(windows.count(), 4);
     let world = World::new();
     world.write("grid.yaml", dense_grid(&model, &real));
@@ -134,13 +135,15 @@ fn perplexity_matches_llama_cpp() {
         &world,
         &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", exported.to_str().unwrap()],
     );
-    let text = format!("{}@{LENGTH}", text.display());
+    let text = format!("{}@{WINDOW_TOKENS}", text.display());
     let options = ["--perplexity", &text, "--windows", "4", "--json"];
     let output = llama_cpp::run_successfully(&world, &[&["score", model.to_str().unwrap()], &options[..]].concat());
     let document: Value = serde_json::from_str(&output).unwrap();
     let results = document["answer"]["lm_eval"]["results"].as_object().unwrap();
     let ours = results.values().next().unwrap()["perplexity,none"].as_f64().unwrap();
-    for (weights, file, tolerance) in [("f32", &exported, PERPLEXITY), ("Q4_1", &model, ROUNDED_PERPLEXITY)] {
+    for (weights, file, tolerance) in
+        [("f32", &exported, PERPLEXITY_TOLERANCE), ("Q4_1", &model, ROUNDED_PERPLEXITY_TOLERANCE)]
+    {
         // One window at a time, because its logits take 100 MB.
         let losses = windows.iter().map(|window| {
             let window = [window.to_vec()];
@@ -155,7 +158,7 @@ fn perplexity_matches_llama_cpp() {
 /// Compares the duration that `init` states with the estimate of `plan`, at two FLOP rates of a machine with two cores
 /// and at a slow rate. They may differ by 30 %, because `init` estimates more roughly.
 #[test]
-fn init_sizes_run_in_minutes_or_state_the_duration() {
+fn init_limits_the_run_to_15_minutes_or_states_the_duration() {
     let Some(model) = smollm2() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();

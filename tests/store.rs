@@ -44,13 +44,13 @@ fn make_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-fn put(path: &Path, text: &str) {
+fn write_file(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
 
 /// Sets a file's times to ten minutes ago. This is longer than the lease timeout on shared file systems.
-fn age(path: &Path) {
+fn make_old(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
     // `touch` also works for pipes, which this process could not open without blocking.
     let touched = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
@@ -58,7 +58,7 @@ fn age(path: &Path) {
 }
 
 /// Returns the mode, modification time and bytes of each file and folder under a folder.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
+fn read_tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -120,10 +120,10 @@ fn write_foreign_files(folder: &Path) {
         "scores-v3/football/1974",
         ".notes.of.5-1-abcdefabcdef.ghostlab-tmp",
     ] {
-        put(&folder.join(name), "mine");
+        write_file(&folder.join(name), "mine");
     }
-    let all: Vec<PathBuf> = tree(folder).into_keys().collect();
-    all.iter().rev().for_each(|path| age(path));
+    let all: Vec<PathBuf> = read_tree(folder).into_keys().collect();
+    all.iter().rev().for_each(|path| make_old(path));
 }
 
 #[test]
@@ -158,9 +158,9 @@ fn commands_do_not_touch_foreign_store_folders() {
         let folder = world.path(name);
         write_foreign_files(&folder);
         if let Some(text) = mark {
-            put(&folder.join("store.json"), text);
+            write_file(&folder.join("store.json"), text);
         }
-        let before = tree(&folder);
+        let before = read_tree(&folder);
         for (words, needs) in commands {
             let store_words = if words[0] == "store" { vec![name] } else { vec!["--store", name] };
             let (code, log) = ghostlab(&world, &[words, &store_words].concat());
@@ -169,7 +169,7 @@ fn commands_do_not_touch_foreign_store_folders() {
                 .any(|words| log.contains(words));
             assert!(!needs || ([Some(3), Some(5)].contains(&code) && reported), "{name} {words:?}: {code:?} {log}");
             assert!(!needs || (log.contains(name) && log.contains("hint:")), "{name} {words:?}: {log}");
-            assert!(tree(&folder) == before, "{name} {words:?} changed the folder");
+            assert!(read_tree(&folder) == before, "{name} {words:?} changed the folder");
         }
     }
     assert!(!world.path("out").exists());
@@ -187,16 +187,16 @@ fn only_store_leftovers_are_removed() {
     // Put a user's files next to the leftovers of dead processes.
     write_foreign_files(&store);
     let theirs: Vec<PathBuf> =
-        tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
+        read_tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
     assert_eq!(theirs.len(), 16);
     let draft = store.join(format!("drafts/{REMOTE_PROCESS}.0"));
-    put(&draft.join("rows.f32"), "half");
+    write_file(&draft.join("rows.f32"), "half");
     let record = store.join(format!("processes/{REMOTE_PROCESS}.json"));
     let text =
         json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
-    put(&record, &text.to_string());
-    put(&store.join(format!("uses/{REMOTE_PROCESS}")), "abc\n");
-    age(&record);
+    write_file(&record, &text.to_string());
+    write_file(&store.join(format!("uses/{REMOTE_PROCESS}")), "abc\n");
+    make_old(&record);
     for arguments in
         [&["run", "grid.yaml", "--set", "depth=1"][..], &["cache", "gc", "--yes"], &["cache", "verify", "--repair"]]
     {
@@ -227,10 +227,10 @@ fn read_only_commands_work_on_a_read_only_store() {
     world.run_ok(&[]);
     let store = world.path("data/store");
     // Leftovers of dead processes must also be left alone.
-    put(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")), "half");
-    age(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")));
-    age(&store.join(format!("drafts/{REMOTE_PROCESS}.0")));
-    let before = tree(&store);
+    write_file(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")), "half");
+    make_old(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")));
+    make_old(&store.join(format!("drafts/{REMOTE_PROCESS}.0")));
+    let before = read_tree(&store);
     let results = world.path("elsewhere");
     fs::create_dir(&results).unwrap();
     fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
@@ -242,7 +242,7 @@ fn read_only_commands_work_on_a_read_only_store() {
             words.iter().map(|word| if *word == "/RESULTS" { results.to_str().unwrap() } else { word }).collect();
         let (code, output) = ghostlab(&world, &words);
         assert_eq!(code, Some(0), "{words:?}: {output}");
-        assert!(tree(&store) == before, "{words:?} changed the store");
+        assert!(read_tree(&store) == before, "{words:?} changed the store");
         // These commands must also work for a user without write permission.
         if let Some(other) = &other {
             // Remove the results first, because the other user could not replace them.

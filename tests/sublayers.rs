@@ -14,12 +14,12 @@ use ghostlab_store::Store;
 use serde_json::Value;
 
 /// Relative tolerances for comparing an f32 engine with the reference.
-const SCORE: f64 = 1e-6;
-const PERPLEXITY: f64 = 2e-6;
+const SCORE_TOLERANCE: f64 = 1e-6;
+const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
 /// Parses the cut of a variant in the reference. The reference writes `attn 3` or `mlp 3`, or only the layer index if
 /// an attention sublayer is replaced.
-fn cut(removed: &Value) -> Cut {
+fn parse_cut(removed: &Value) -> Cut {
     let sublayers = removed.as_array().unwrap().iter().map(|name| {
         if let Some(layer) = name.as_u64() {
             return (layer as usize, Sublayer::Attention);
@@ -41,7 +41,7 @@ fn tiny_grid(axes: &str) -> String {
     )
 }
 
-fn run(axes: &str, folder: &Path) -> GridOutcome {
+fn run_grid(axes: &str, folder: &Path) -> GridOutcome {
     let text = tiny_grid(&format!("{axes}evaluate: {{perplexity: [{{corpus: test, length: 256}}]}}\n"));
     let grid = Grid::from_text(&text, &folder.join("grid.yaml")).unwrap();
     let store = Store::open(&folder.join("store"), stage::STORE_WORDS).unwrap();
@@ -53,7 +53,7 @@ fn grid_of_sublayer_cuts_matches_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();
-    let outcome = run(
+    let outcome = run_grid(
         "criterion: llm-drop\ndepth: [{attention: 4}, {mlp: 2}, {sublayers: 4}]\nrecovery: none\n\
          include:\n  - {criterion: block-pruner, depth: {sublayers: 1}}\n\
          \x20 - {criterion: nbl, depth: {attention: 4}, recovery: [nbl, {name: nbl, input: normed}]}\n\
@@ -74,17 +74,17 @@ fn grid_of_sublayer_cuts_matches_the_reference() {
         let result = outcome.cells.iter().find(|result| result.cell.to_string() == name).unwrap();
         assert_eq!(result.failure, None, "{name}");
         let removed = expected.get("replaced").unwrap_or(&expected["removed"]);
-        assert_eq!(result.removed, cut(removed), "{name}: {:?}", result.scores);
+        assert_eq!(result.removed, parse_cut(removed), "{name}: {:?}", result.scores);
         let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
-        assert_close(name, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+        assert_close(name, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
     }
     let block_pruner = &outcome.cells[4];
     let step = &reference["blockpruner"][0];
-    assert_eq!(block_pruner.removed, cut(&Value::Array(vec![step["removed"].clone()])));
-    assert_close("block-pruner", block_pruner.scores[0].1, step["cost"].as_f64().unwrap(), SCORE);
+    assert_eq!(block_pruner.removed, parse_cut(&Value::Array(vec![step["removed"].clone()])));
+    assert_close("block-pruner", block_pruner.scores[0].1, step["cost"].as_f64().unwrap(), SCORE_TOLERANCE);
     let scores = [&reference["half_scores"]["attn"], &reference["half_scores"]["mlp"]].map(numbers);
     for &(candidate, score) in &outcome.cells[3].scores {
-        assert_close("score", score, scores[candidate % 2][candidate / 2], SCORE);
+        assert_close("score", score, scores[candidate % 2][candidate / 2], SCORE_TOLERANCE);
     }
 }
 
@@ -98,20 +98,20 @@ fn listed_sublayers_match_the_reference() {
         ("nbl:stream:stream:4", "replaced", "{attention: 4}", "nbl"),
     ];
     let cells = variants.map(|(variant, key, depth, recovery)| {
-        let listed = serde_json::to_string(&cut(&reference["variants"][variant][key])).unwrap();
+        let listed = serde_json::to_string(&parse_cut(&reference["variants"][variant][key])).unwrap();
         format!("{{criterion: {{name: explicit, sublayers: {listed}}}, depth: {depth}, recovery: {recovery}}}")
     });
     let [joint, attentions] = &cells;
     let axes = format!(
         "criterion: llm-drop\ndepth: {{attention: 4}}\nrecovery: none\ninclude:\n  - {joint}\n  - {attentions}\n"
     );
-    let outcome = run(&axes, folder.path());
+    let outcome = run_grid(&axes, folder.path());
     for ((variant, key, ..), result) in variants.into_iter().zip(&outcome.cells[2..]) {
         let expected = &reference["variants"][variant];
         assert_eq!(result.failure, None, "{variant}");
-        assert_eq!(result.removed, cut(&expected[key]), "{variant}");
+        assert_eq!(result.removed, parse_cut(&expected[key]), "{variant}");
         let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
-        assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+        assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
     }
 }
 
@@ -125,7 +125,7 @@ fn layers_removed_one_by_one_match_the_reference() {
         include:\n\
         \x20 - {criterion: {name: shortgpt, iterative: true}, recovery: prune-and-comp}\n\
         \x20 - {criterion: {name: llm-drop, iterative: true}, depth: {sublayers: 6}, recovery: none}\n";
-    let outcome = run(axes, folder.path());
+    let outcome = run_grid(axes, folder.path());
     let variants = [
         "iterative-none:4:token",
         "iterative-pc:4:scalar:token",
@@ -151,7 +151,7 @@ fn layers_removed_one_by_one_match_the_reference() {
         // The results differ because of the ε in the norms.
         if !variant.contains("scalar") {
             let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
-            assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+            assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
         }
     }
     // The selection depends on the repair, so each recovery selects layers for itself.
@@ -169,13 +169,13 @@ fn finercut_resumes_from_its_stored_trials() {
     let folder = tempfile::tempdir().unwrap();
     for depth in [1, 2] {
         let axes = format!("criterion: finercut\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
-        let outcome = run(&axes, folder.path());
+        let outcome = run_grid(&axes, folder.path());
         let result = &outcome.cells[1];
         assert_eq!(result.failure, None);
         for ((candidate, cost), step) in result.scores.iter().zip(reference["finercut_angle"].as_array().unwrap()) {
-            let removed = cut(&Value::Array(vec![step["removed"].clone()]));
+            let removed = parse_cut(&Value::Array(vec![step["removed"].clone()]));
             assert_eq!(removed, Cut::sublayers([Sublayer::from_index(*candidate)]));
-            assert_close("cost", *cost, step["cost"].as_f64().unwrap(), SCORE);
+            assert_close("cost", *cost, step["cost"].as_f64().unwrap(), SCORE_TOLERANCE);
         }
         assert_eq!(result.scores.len(), depth);
     }

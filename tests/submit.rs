@@ -63,7 +63,7 @@ fn submission_in(store: &Path) -> PathBuf {
 
 /// Runs the script of a submission as Slurm would, as the array task `task` or as the report. In bash, the `#SBATCH`
 /// options are comments.
-fn job(submission: &Path, task: Option<&str>) -> Output {
+fn run_job(submission: &Path, task: Option<&str>) -> Output {
     let mut command = Command::new("bash");
     command.arg(submission.join("job.sh")).current_dir("/");
     match task {
@@ -73,7 +73,7 @@ fn job(submission: &Path, task: Option<&str>) -> Output {
     command.output().unwrap()
 }
 
-fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
+fn run_submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
     let submit = ["submit", "slurm", "grid.yaml", "--dry-run", "--device", "cpu"];
     slurm.run(world, &[&submit[..], more].concat())
 }
@@ -82,9 +82,9 @@ fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
 fn second_submit_lists_the_queue_without_adding_jobs() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
-    let submit =
+    let submit_with =
         |more: &[&str]| slurm.run(&world, &[&["submit", "slurm", "grid.yaml", "--workers", "2"], more].concat());
-    let output = submit(&[]);
+    let output = submit_with(&[]);
     assert!(stdout(&output).contains("as job 41, the report as job 42"), "{}{}", stdout(&output), stderr(&output));
     let submitted = slurm.logged_calls("sbatch");
     let lines: Vec<&str> = submitted.lines().collect();
@@ -101,7 +101,7 @@ fn second_submit_lists_the_queue_without_adding_jobs() {
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );
     fs::write(slurm.0.join("squeue.out"), queue).unwrap();
-    let output = submit(&[]);
+    let output = submit_with(&[]);
     let text = stdout(&output);
     assert!(text.contains("already queued: job 41_[0-1]") && text.contains("no jobs submitted"), "{text}");
     assert_eq!(slurm.logged_calls("sbatch").lines().count(), 2);
@@ -110,7 +110,7 @@ fn second_submit_lists_the_queue_without_adding_jobs() {
     // If the queue does not answer, nothing is submitted. `status` works without it.
     slurm.put("squeue", "echo slurm_load_jobs error >&2; exit 1");
     slurm.put("sacct", "exit 1");
-    let output = submit(&[]);
+    let output = submit_with(&[]);
     assert!(
         output.status.code() == Some(3) && stderr(&output).contains("slurm_load_jobs error"),
         "{}",
@@ -126,7 +126,7 @@ fn second_submit_lists_the_queue_without_adding_jobs() {
     assert!(stdout(&slurm.run(&world, &["status"])).contains("timed out after 2 s"));
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
-    assert!(stdout(&submit(&["--again"])).contains("as job 43"), "`--again` submitted no workers");
+    assert!(stdout(&submit_with(&["--again"])).contains("as job 43"), "`--again` submitted no workers");
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(slurm.logged_calls("scancel"), "41 42\n");

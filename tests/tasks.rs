@@ -47,7 +47,7 @@ impl Encoder for Reference {
     }
 }
 
-fn golden() -> (Reference, usize) {
+fn load_golden_encoder() -> (Reference, usize) {
     let encoder = Reference::load(&fixture("lm_eval/model/tokenizer.json"));
     let length = max_length(
         &json(&fixture("lm_eval/model/config.json")),
@@ -76,7 +76,7 @@ impl TokenizedTask {
     }
 
     fn golden(known: &Task, bos: Bos) -> Self {
-        let (encoder, length) = golden();
+        let (encoder, length) = load_golden_encoder();
         Self::new(builtin::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
     }
 
@@ -92,7 +92,7 @@ impl TokenizedTask {
     }
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+fn read_json_lines(path: &Path) -> Vec<Value> {
     std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -139,7 +139,7 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
             continue;
         }
         let ours = TokenizedTask::golden(task, bos);
-        let golden = lines(&path);
+        let golden = read_json_lines(&path);
         let all: Vec<_> = ours.requests.iter().zip(ours.texts()).zip(ours.tokens.iter().flatten()).collect();
         assert_eq!(all.len(), golden.len(), "{}", task.name);
         for (((request, texts), tokens), golden) in all.into_iter().zip(&golden) {
@@ -166,7 +166,7 @@ fn requests_match_the_harness() {
 
 #[test]
 fn golden_requests_cover_trailing_spaces_and_truncation() {
-    let (_, length) = golden();
+    let (_, length) = load_golden_encoder();
     let [openbookqa, race] =
         ["openbookqa", "race"].map(|name| TokenizedTask::golden(Task::find(name).unwrap(), Bos::Tokenizer));
     assert!(openbookqa.texts().any(|(context, _)| context.ends_with(' ')));
@@ -175,8 +175,8 @@ fn golden_requests_cover_trailing_spaces_and_truncation() {
 }
 
 /// Answers a task using the golden log-likelihoods in `folder`.
-fn answer(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
-    let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
+fn answer_task(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
+    let scores: Vec<Score> = read_json_lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
         .iter()
         .map(|golden| Score {
             log_likelihood: golden["logprob"].as_f64().unwrap(),
@@ -189,7 +189,7 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
 }
 
 /// Builds a results file from the answers to several tasks.
-fn results_file(answers: Vec<ScoredTask>) -> Value {
+fn build_results_file(answers: Vec<ScoredTask>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
         let definition = builtin::definition(answered.result.task).unwrap();
@@ -204,8 +204,8 @@ const FOLDERS: [(&str, Bos); 2] = [("", Bos::Tokenizer), ("nobos/", Bos::Never)]
 fn predictions_and_lengths_match_the_harness() {
     for (folder, bos) in FOLDERS {
         for task in &TASKS[..9] {
-            let golden = lines(&fixture(&format!("lm_eval/{folder}doc_results/{}.jsonl", task.name)));
-            let ours: Vec<_> = answer(task, &format!("{folder}requests"), bos).documents().collect();
+            let golden = read_json_lines(&fixture(&format!("lm_eval/{folder}doc_results/{}.jsonl", task.name)));
+            let ours: Vec<_> = answer_task(task, &format!("{folder}requests"), bos).documents().collect();
             assert_eq!(ours.len(), golden.len());
             for (ours, golden) in ours.iter().zip(&golden) {
                 let label = format!("{folder}{} {}", task.name, golden["doc_id"]);
@@ -234,7 +234,7 @@ fn number_of(pred: Option<usize>) -> Value {
 fn choices_match_the_harness() {
     for task in &TASKS[..9] {
         let ours = builtin::task(task, &documents_of(task), None).unwrap();
-        let golden = lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
+        let golden = read_json_lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
         assert_eq!(ours.documents.len(), golden.len());
         for (at, golden) in golden.iter().enumerate() {
             assert_eq!(json!(ours.solution(at).unwrap().0), golden["choices"], "{} {at}", task.name);
@@ -271,9 +271,10 @@ fn assert_same_file(ours: &Value, path: &Path) {
 #[test]
 fn results_file_matches_the_harness_exactly() {
     for (folder, bos) in FOLDERS {
-        let answers: Vec<_> = TASKS[..9].iter().map(|task| answer(task, &format!("{folder}requests"), bos)).collect();
+        let answers: Vec<_> =
+            TASKS[..9].iter().map(|task| answer_task(task, &format!("{folder}requests"), bos)).collect();
         let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();
-        assert_same_file(&results_file(answers), &fixture(&format!("lm_eval/{folder}results.json")));
+        assert_same_file(&build_results_file(answers), &fixture(&format!("lm_eval/{folder}results.json")));
         let unanswered: Vec<usize> = results.iter().map(|result| result.unanswered).collect();
         assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "boolq must have one unanswered document");
         assert!(results.iter().all(|result| result.non_finite == 0));
@@ -287,8 +288,8 @@ fn results_file_matches_the_harness_exactly() {
 #[test]
 fn results_file_of_old_race_matches_the_old_harness() {
     let task = Task::find("race_v2").unwrap();
-    let answered = answer(task, "requests_legacy", Bos::Tokenizer);
-    assert_same_file(&results_file(vec![answered]), &fixture("lm_eval/requests_legacy/race_v2_results.json"));
+    let answered = answer_task(task, "requests_legacy", Bos::Tokenizer);
+    assert_same_file(&build_results_file(vec![answered]), &fixture("lm_eval/requests_legacy/race_v2_results.json"));
 }
 
 #[test]
@@ -313,7 +314,7 @@ fn task_with_nonfinite_scores_is_flagged() {
 /// single file that is named after another split must be rejected.
 #[test]
 fn documents_of_other_splits_are_never_scored() {
-    let (encoder, length) = golden();
+    let (encoder, length) = load_golden_encoder();
     for task in TASKS {
         let folder = tempfile::tempdir().unwrap();
         let decoy = documents_of(task).with_extension("decoy.jsonl");
@@ -329,7 +330,7 @@ fn documents_of_other_splits_are_never_scored() {
             assert!(message.contains("another split") && message.contains(task.name), "{message}");
         }
         let read = builtin::task(task, folder.path(), None).unwrap();
-        assert_eq!(read.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
+        assert_eq!(read.documents.len(), read_json_lines(&documents_of(task)).len(), "{}", task.name);
         let all = TokenizedTask::new(read, &encoder, Bos::Tokenizer, length).unwrap();
         assert!(all.texts().all(|(context, _)| !context.contains("DECOY")), "{}", task.name);
         std::fs::remove_file(folder.path().join(format!("{scored}.jsonl"))).unwrap();
@@ -339,7 +340,7 @@ fn documents_of_other_splits_are_never_scored() {
 
 #[test]
 fn document_limit_selects_the_first_requests() {
-    let (encoder, length) = golden();
+    let (encoder, length) = load_golden_encoder();
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {
         let limit = limit.map(|limit| DocumentLimit::new(limit).unwrap());

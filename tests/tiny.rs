@@ -29,7 +29,7 @@ const CHANCE: [(&str, f64); 9] = [
     ("race", 0.25),
 ];
 
-fn folder(name: &str) -> PathBuf {
+fn backbone_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(name)
 }
 
@@ -39,7 +39,7 @@ impl Reporter for SilentReporter {
     fn event(&self, _: Event) {}
 }
 
-fn grid() -> Grid {
+fn load_grid() -> Grid {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/table2.yaml");
     Grid::load(&file, None, &[]).unwrap()
 }
@@ -51,7 +51,7 @@ fn outcome() -> &'static GridOutcome {
     OUTCOME.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
-        exec::run(&grid(), RunSettings::default(), &store, &SilentReporter, &AtomicBool::new(false)).unwrap()
+        exec::run(&load_grid(), RunSettings::default(), &store, &SilentReporter, &AtomicBool::new(false)).unwrap()
     })
 }
 
@@ -84,8 +84,8 @@ fn bundled_backbone_logits_match_transformers() {
         let [ids, positions, logits] = ["ids", "positions", "logits"].map(|part| &expected[&format!("{name}.{part}")]);
         let ids: Vec<u32> = ids.to_dtype(DType::U32).unwrap().to_vec1().unwrap();
         let positions: Vec<u32> = positions.to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-        let config = Config::read_file(&folder(name).join("config.json")).unwrap();
-        let decoder = Decoder::load_with(config, &folder(name)).unwrap();
+        let config = Config::read_file(&backbone_folder(name).join("config.json")).unwrap();
+        let decoder = Decoder::load_with(config, &backbone_folder(name)).unwrap();
         let batch = Batch::windows([ids.as_slice()]);
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
@@ -134,7 +134,7 @@ fn dense_backbones_score_well_above_chance() {
         }
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
         // The manifest contains the perplexity of a unigram model on validation splits from the same registers.
-        let manifest = json(&folder(name).join("manifest.json"));
+        let manifest = json(&backbone_folder(name).join("manifest.json"));
         for (text, register) in cell.texts.iter().zip(["wiki", "web", "news"]) {
             let perplexity = text.sample.as_ref().unwrap().perplexity();
             assert!(perplexity < unigram_perplexity(&manifest, register) / 10.0, "{name} on {register}: {perplexity}");
@@ -149,7 +149,7 @@ fn unigram_perplexity(manifest: &serde_json::Value, register: &str) -> f64 {
 
 #[test]
 fn calibration_uses_the_sequence_counts_of_the_paper() {
-    let grid = grid();
+    let grid = load_grid();
     let calibrations = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref());
     // Layers are selected on 128 sequences, and operators are solved on the first 32 of them (paper, section 5.3).
     assert!(
@@ -193,7 +193,7 @@ fn pruned_and_repaired_perplexities_rank_as_in_the_paper() {
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
 fn ghosted_ranks_in_table_2_as_in_the_paper() {
-    let results = collect(&grid(), outcome(), &[]);
+    let results = collect(&load_grid(), outcome(), &[]);
     let records = results.numbers().map(|numbers| numbers.record.clone()).collect();
     let ours = [("table2".to_owned(), ArtifactNumbers::printed(records))].into();
     let judged = claims::judge_all(claims::claims(), &Artifacts::new(), &ours, "tiny");

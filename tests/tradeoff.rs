@@ -16,17 +16,17 @@ use ghostlab_store::Store;
 use serde_json::Value;
 
 /// Relative tolerances for comparing an f32 engine with the reference.
-const PERPLEXITY: f64 = 2e-6;
-const DAMAGE: f64 = 1e-5;
+const PERPLEXITY_TOLERANCE: f64 = 2e-6;
+const DAMAGE_TOLERANCE: f64 = 1e-5;
 /// Absolute tolerance for percentages that are computed from counts.
-const PERCENT: f64 = 1e-9;
+const PERCENT_TOLERANCE: f64 = 1e-9;
 
 /// Row of the artifact as (criterion, count, unit, recovery), followed by the name that the reference uses for the
 /// variant.
 type Row = (&'static str, usize, DepthUnit, &'static str, &'static str);
 
 /// Rows for `tiny-llama` that are quick to compute.
-const LLAMA: &[Row] = &[
+const LLAMA_ROWS: &[Row] = &[
     ("llm-drop", 4, Attention, "none", "half:attn:4"),
     ("llm-drop", 8, Attention, "none", "half:attn:8"),
     ("llm-drop", 2, Mlp, "none", "half:mlp:2"),
@@ -43,13 +43,13 @@ const LLAMA: &[Row] = &[
     ("lorp", 4, Layers, "ghosted:normed:bias", "lorp:4:normed-bias"),
 ];
 /// Rows for `tiny-llama` whose sublayers are selected one by one.
-const LLAMA_GREEDY: &[Row] = &[
+const LLAMA_GREEDY_ROWS: &[Row] = &[
     ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
     ("block-pruner", 8, Sublayers, "none", "blockpruner:8"),
     ("finercut", 4, Sublayers, "none", "finercut:angle:4"),
     ("finercut:js", 4, Sublayers, "none", "finercut:js:4"),
 ];
-const QWEN3: &[Row] = &[
+const QWEN3_ROWS: &[Row] = &[
     ("llm-drop", 4, Attention, "none", "half:attn:4"),
     ("llm-drop", 4, Mlp, "none", "half:mlp:4"),
     ("nbl", 4, Attention, "nbl", "nbl:stream:stream:4"),
@@ -58,7 +58,7 @@ const QWEN3: &[Row] = &[
     ("lorp", 4, Layers, "none", "lorp:4:none"),
     ("lorp", 4, Layers, "ghosted:normed:bias", "lorp:4:normed-bias"),
 ];
-const OLMO2: &[Row] = &[
+const OLMO2_ROWS: &[Row] = &[
     ("llm-drop", 4, Attention, "none", "half:attn:4"),
     ("llm-drop", 8, Attention, "none", "half:attn:8"),
     ("llm-drop", 4, Mlp, "none", "half:mlp:4"),
@@ -92,13 +92,16 @@ fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) 
         };
         let expected = &reference["variants"][variant];
         let number = |name: &str| expected[name].as_f64().unwrap();
-        assert_close(&row, value("ppl_wikitext2"), number("ppl"), PERPLEXITY);
-        assert_close(&row, value("kl_wikitext2"), number("kl_dense_variant"), DAMAGE);
-        assert_close(&row, value("same_top_wikitext2"), number("same_top"), DAMAGE);
+        assert_close(&row, value("ppl_wikitext2"), number("ppl"), PERPLEXITY_TOLERANCE);
+        assert_close(&row, value("kl_wikitext2"), number("kl_dense_variant"), DAMAGE_TOLERANCE);
+        assert_close(&row, value("same_top_wikitext2"), number("same_top"), DAMAGE_TOLERANCE);
         let remaining = 100.0 * number("parameters") / dense;
-        assert!((100.0 - value("parameters_removed") - remaining).abs() < PERCENT, "{row}: {remaining} % are kept");
+        assert!(
+            (100.0 - value("parameters_removed") - remaining).abs() < PERCENT_TOLERANCE,
+            "{row}: {remaining} % are kept"
+        );
         let cache = 100.0 * number("attentions") / 16.0;
-        assert!((100.0 - value("kv_cache_removed") - cache).abs() < PERCENT, "{row}: {cache} % are kept");
+        assert!((100.0 - value("kv_cache_removed") - cache).abs() < PERCENT_TOLERANCE, "{row}: {cache} % are kept");
     }
 }
 
@@ -123,7 +126,7 @@ fn sublayers_of_a_bundled_backbone_match_the_reference() {
     let named = artifact.description.table.as_ref().unwrap().named_options.clone();
     let results = collect(&grid, &outcome, &named);
     let records: Vec<Record> = results.numbers().map(|number| number.record.clone()).collect();
-    compare(&records, "tiny-llama", LLAMA, &json(&file));
+    compare(&records, "tiny-llama", LLAMA_ROWS, &json(&file));
 }
 
 #[test]
@@ -131,9 +134,12 @@ fn recorded_sublayers_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let records = StoredResults::read(&checkout().join("results/sublayers/tiny")).unwrap().records();
     let reference = json(&file);
-    for (backbone, rows) in
-        [("tiny-llama", LLAMA), ("tiny-llama", LLAMA_GREEDY), ("tiny-qwen3", QWEN3), ("tiny-olmo2", OLMO2)]
-    {
+    for (backbone, rows) in [
+        ("tiny-llama", LLAMA_ROWS),
+        ("tiny-llama", LLAMA_GREEDY_ROWS),
+        ("tiny-qwen3", QWEN3_ROWS),
+        ("tiny-olmo2", OLMO2_ROWS),
+    ] {
         compare(&records, backbone, rows, &reference);
     }
 }

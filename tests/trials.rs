@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use crate::common::world::{World, records};
+use crate::common::world::{World, read_csv};
 use ghostlab::error::ErrorKind;
 use ghostlab::grid::Grid;
 use ghostlab::pipeline::exec::{Event, Reporter, RunSettings, run};
@@ -24,7 +24,7 @@ fn write_grid(world: &World, axes: &str) {
     world.write("grid.yaml", text);
 }
 
-fn plan(world: &World) -> Value {
+fn run_plan(world: &World) -> Value {
     let output = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let mut plan: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn plan(world: &World) -> Value {
 }
 
 /// Returns how many trials a plan needs, and how many of them are stored.
-fn trials(plan: &Value) -> (u64, u64) {
+fn trial_counts(plan: &Value) -> (u64, u64) {
     let artifacts = plan["artifacts"].as_array().unwrap();
     let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
     (trials["needed"].as_u64().unwrap(), trials["stored"].as_u64().unwrap())
@@ -47,8 +47,8 @@ fn assert_nothing_left(plan: &Value) {
 }
 
 /// Returns the rows of the results table as maps from column name to value.
-fn results(world: &World) -> Vec<BTreeMap<String, String>> {
-    let mut rows = records(&world.path("results/grid/results.csv")).into_iter();
+fn read_results(world: &World) -> Vec<BTreeMap<String, String>> {
+    let mut rows = read_csv(&world.path("results/grid/results.csv")).into_iter();
     let columns = rows.next().unwrap();
     rows.map(|row| columns.iter().cloned().zip(row).collect()).collect()
 }
@@ -87,11 +87,11 @@ fn plan_counts_the_trials_that_a_run_computes() {
     ] {
         let world = World::new();
         write_grid(&world, axes);
-        assert_eq!(trials(&plan(&world)), (needed, 0), "{axes}");
+        assert_eq!(trial_counts(&run_plan(&world)), (needed, 0), "{axes}");
         world.run_ok(&[]);
         assert_eq!(stored_trials(&world), needed, "{axes}");
-        let after = plan(&world);
-        assert_eq!(trials(&after), (needed, needed), "{axes}");
+        let after = run_plan(&world);
+        assert_eq!(trial_counts(&after), (needed, needed), "{axes}");
         assert_nothing_left(&after);
     }
 }
@@ -136,16 +136,16 @@ fn interrupted_iterative_selection_resumes() {
     };
     let (ended, _) = select(2 * 512 + 64);
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
-    assert_eq!(trials(&plan(&world)), (4 + 3 + 2, 4));
+    assert_eq!(trial_counts(&run_plan(&world)), (4 + 3 + 2, 4));
     let (ended, tokens) = select(usize::MAX);
     ended.unwrap();
     assert_eq!(tokens, 4 * 512, "tokens of the last three passes and of the repeated repair");
-    assert_nothing_left(&plan(&world));
+    assert_nothing_left(&run_plan(&world));
     world.run_ok(&[]);
-    assert_eq!(results(&world), results(&uninterrupted));
+    assert_eq!(read_results(&world), read_results(&uninterrupted));
     // The selections for smaller depths are already stored as steps of this selection.
     write_grid(&world, &axes.replace("depth: 3", "depth: [1, 2]"));
-    assert_eq!(trials(&plan(&world)), (4 + 3 + 4, 4 + 3 + 4));
+    assert_eq!(trial_counts(&run_plan(&world)), (4 + 3 + 4, 4 + 3 + 4));
 }
 
 /// Reporter that interrupts a run after some tokens of a job.
@@ -186,16 +186,16 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     world.run_ok(&[]);
     // A smaller depth needs a new selection but no additional trials.
     write_grid(&world, &axes(2));
-    let smaller = plan(&world);
-    assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
+    let smaller = run_plan(&world);
+    assert_eq!(trial_counts(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
     let jobs: Vec<&Value> = smaller["jobs"].as_array().unwrap().iter().map(|job| &job["job"]).collect();
     assert_eq!(jobs, ["calibrate", "score"]);
     // A greater depth additionally needs the trials for one more step.
     write_grid(&world, &axes(4));
-    assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
+    assert_eq!(trial_counts(&run_plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
     world.run_ok(&[]);
     assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
-    assert_nothing_left(&plan(&world));
+    assert_nothing_left(&run_plan(&world));
 }
 
 #[test]
@@ -222,14 +222,14 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
     // four attention sublayers. Each step tries all remaining candidates.
     let iterative = 4 * (4 + 3) + (8 + 7) + (4 + 3);
     let greedy = (4 + 3) + (8 + 7);
-    assert_eq!(trials(&plan(&world)), (iterative + greedy, 0));
+    assert_eq!(trial_counts(&run_plan(&world)), (iterative + greedy, 0));
     world.run_ok(&[]);
-    let after = plan(&world);
+    let after = run_plan(&world);
     // Removing both sublayers of a layer is also a trial of SLEB.
     assert_eq!(stored_trials(&world), greedy - 1);
-    assert_eq!(trials(&after), (iterative + greedy - 1, iterative + greedy - 1));
+    assert_eq!(trial_counts(&after), (iterative + greedy - 1, iterative + greedy - 1));
     assert_nothing_left(&after);
-    let rows = results(&world);
+    let rows = read_results(&world);
     assert!(rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
 }
 
@@ -241,17 +241,17 @@ fn iterative_selection_without_repair_matches_greedy() {
             let options = if iterative { ", iterative: true" } else { "" };
             write_grid(&world, &format!("criterion: {{name: {criterion}{options}}}\ndepth: {depth}\nrecovery: none\n"));
             world.run_ok(&[]);
-            results(&world).pop().unwrap().remove("layers removed").unwrap()
+            read_results(&world).pop().unwrap().remove("layers removed").unwrap()
         });
         assert_eq!(removed[0], removed[1], "{criterion}");
     }
 }
 
 /// Runs a grid that removes two layers, and returns the perplexity of each row.
-fn perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
+fn run_perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
     write_grid(world, &format!("criterion: {criterion}\ndepth: 2\nrecovery: {recovery}\n"));
     world.run_ok(&[]);
-    let rows = results(world).into_iter().filter(|row| row["depth"] != "0");
+    let rows = read_results(world).into_iter().filter(|row| row["depth"] != "0");
     rows.map(|row| row["ppl test@64"].parse().unwrap()).collect()
 }
 
@@ -259,11 +259,13 @@ fn perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
 fn merges_of_merged_layers_run_from_yaml() {
     let world = World::new();
     let forms = "[merge, {name: merge, form: released}]";
-    let [flat, released] = perplexities(&world, "{name: explicit, layers: [1, 2]}", forms)[..] else { unreachable!() };
+    let [flat, released] = run_perplexities(&world, "{name: explicit, layers: [1, 2]}", forms)[..] else {
+        unreachable!()
+    };
     // Layer 2 is merged into layer 1, and the result into layer 0: θ_0 + (θ_1 + (θ_2 − θ_1) − θ_0) is θ_2.
-    assert_eq!(perplexities(&world, "{name: laco, threshold: -1, combine: 2}", forms), [released, released]);
+    assert_eq!(run_perplexities(&world, "{name: laco, threshold: -1, combine: 2}", forms), [released, released]);
     // Without `combine`, all three layers are merged in a single step.
-    assert_eq!(perplexities(&world, "{name: laco, threshold: -1}", forms), [flat, released]);
+    assert_eq!(run_perplexities(&world, "{name: laco, threshold: -1}", forms), [flat, released]);
     let output = world.ghostlab(&["explain", "grid.yaml", "tiny.laco-2.merge"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("the official code merges down to the lowest layer"), "{text}");
@@ -275,12 +277,12 @@ fn merges_below_the_threshold_fail_their_cells() {
     let world = World::new();
     write_grid(&world, "criterion: {name: laco, threshold: 0.9999999}\ndepth: 2\nrecovery: merge\n");
     world.run(&[]);
-    let rows = results(&world);
+    let rows = read_results(&world);
     assert!(rows[1]["status"].contains("`laco` removed 0 of 2 layers"), "{rows:?}");
 }
 
 /// Returns the peak memory in bytes that `plan` estimates with a limit in GB.
-fn peak(world: &World, limit: &str) -> u64 {
+fn planned_peak(world: &World, limit: &str) -> u64 {
     let output = world.ghostlab(&["plan", "grid.yaml", "--memory", limit, "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
     plan["answer"]["grids"][0]["cost"]["run"]["memory_bytes"].as_u64().unwrap()
@@ -299,12 +301,12 @@ fn plan_counts_the_activations_of_iterative_criteria() {
     plain("{name: cca, iterative: true}");
     // Activations may take an eighth of the memory limit, but at least two sites are always kept. All five sites fit at
     // 40 GB, 400 MB of activations fit at 3.2 GB, and not even two sites at 0.8 GB.
-    let all = peak(&world, "40");
-    let limited = peak(&world, "3.2");
-    let least = peak(&world, "0.8");
+    let all = planned_peak(&world, "40");
+    let limited = planned_peak(&world, "3.2");
+    let least = planned_peak(&world, "0.8");
     assert_eq!(all - limited, 5 * site - 400_000_000);
     assert_eq!(limited - least, 400_000_000 - 2 * site);
     // A criterion that reads no residual streams still needs the activations before and after the repaired layer.
     plain("{name: angular, iterative: true}");
-    assert_eq!(peak(&world, "40"), least);
+    assert_eq!(planned_peak(&world, "40"), least);
 }

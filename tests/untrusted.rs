@@ -49,7 +49,7 @@ impl Case {
     }
 
     fn score(&self, world: &World) -> Output {
-        let mut definition = definition();
+        let mut definition = base_definition();
         let mut arguments = vec!["score", "backbone", "--tasks", "t.yaml", "--documents", "2"];
         let mut rows = ("rows.jsonl", "{\"q\":\"w1 w2\",\"label\":0}\n{\"q\":\"w3\",\"label\":1}\n".to_owned());
         match self.target.as_str() {
@@ -91,7 +91,7 @@ impl Case {
 
     /// Returns a description of what went wrong. Returns `None` if the program exits with code 2 and names the file,
     /// the field and the limit.
-    fn fault(&self) -> Option<String> {
+    fn find_fault(&self) -> Option<String> {
         let world = World::new();
         let begun = Instant::now();
         let output = self.score(&world);
@@ -116,7 +116,7 @@ impl Case {
             text.contains(&self.target) || text.contains("a prompt") || text.contains("(line 1 of the template)");
         let requirements = [
             (output.status.code() == Some(2), "exit code 2"),
-            (begun.elapsed() < TIMEOUT, "an end"),
+            (begun.elapsed() < TIMEOUT, "the error in time"),
             (text.contains(file), "the file"),
             (limited.iter().any(|words| text.contains(words)), "a limit"),
             (!is_field || is_named, "the field"),
@@ -127,7 +127,7 @@ impl Case {
     }
 }
 
-fn definition() -> Map<String, Value> {
+fn base_definition() -> Map<String, Value> {
     let definition = json!({
         "task": "t", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}, "test_split": "test",
         "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": ["w1", "w2"], "doc_to_target": "label",
@@ -135,14 +135,14 @@ fn definition() -> Map<String, Value> {
     definition.as_object().unwrap().clone()
 }
 
-fn cases(file: &str) -> Vec<Case> {
+fn read_cases(file: &str) -> Vec<Case> {
     serde_json::from_value(read_json(&fixture("untrusted").join(file))).unwrap()
 }
 
 fn check_rejected(is_wanted: impl Fn(&Case) -> bool) {
-    let cases: Vec<Case> = cases("refused.json").into_iter().filter(is_wanted).collect();
+    let cases: Vec<Case> = read_cases("refused.json").into_iter().filter(is_wanted).collect();
     assert!(!cases.is_empty());
-    let faults: Vec<String> = cases.iter().filter_map(Case::fault).collect();
+    let faults: Vec<String> = cases.iter().filter_map(Case::find_fault).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -170,7 +170,7 @@ fn hostile_rows_are_rejected_within_limits() {
 
 #[test]
 fn definitions_with_many_keys_are_scored_within_limits() {
-    for case in cases("accepted.json") {
+    for case in read_cases("accepted.json") {
         let output = case.score(&World::new());
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{}: {}\n{text}", case.name, output.status);
@@ -200,7 +200,7 @@ fn unread_corpus_columns_use_little_memory() {
 #[test]
 fn every_reported_hostile_case_is_in_the_fixtures() {
     let Some(folder) = shared("cases/turn4-faults") else { return };
-    let known = [cases("refused.json"), cases("accepted.json")].concat();
+    let known = [read_cases("refused.json"), read_cases("accepted.json")].concat();
     let templates: Vec<Value> = serde_json::from_value(read_json(&folder.join("templates.json"))).unwrap();
     for (template, key) in templates.iter().flat_map(|template| [(template, "text"), (template, "larger")]) {
         let text = match &template[key] {
@@ -223,12 +223,12 @@ fn every_reported_hostile_case_is_in_the_fixtures() {
 fn killed_run_ends_its_sandbox_process() {
     let slow = Case { target: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
     let world = World::new();
-    let mut definition = definition();
+    let mut definition = base_definition();
     definition.insert(slow.target.clone(), json!(slow.text()));
     world.write("t.yaml", Value::Object(definition).to_string());
     world.write("rows.jsonl", "{\"q\":\"w1\",\"label\":0}\n");
     let mut run = world.command(&["score", "backbone", "--tasks", "t.yaml"]).spawn().unwrap();
-    let child = wait_for(|| children(run.id()).into_iter().next());
+    let child = wait_for(|| sandbox_children(run.id()).into_iter().next());
     run.kill().unwrap();
     run.wait().unwrap();
     wait_for(|| (!std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child)).then_some(()));
@@ -253,7 +253,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
 
 /// Returns the process ids of the sandbox children of a process.
 #[cfg(target_os = "linux")]
-fn children(process: u32) -> Vec<u32> {
+fn sandbox_children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     let all = texts.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>());

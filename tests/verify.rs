@@ -13,7 +13,7 @@ use serde_json::Value;
 const FOLDER: &str = "results/grid";
 
 /// Creates a run with a dense backbone, two cuts and three recoveries, scored on two texts and a task.
-fn world() -> World {
+fn create_world() -> World {
     let world = World::large();
     world.write(
         "grid.yaml",
@@ -31,7 +31,7 @@ fn world() -> World {
     world
 }
 
-fn verify(world: &World, more: &[&str]) -> (i32, Value) {
+fn run_verify(world: &World, more: &[&str]) -> (i32, Value) {
     let output = world.ghostlab(&[&["verify", FOLDER, "--json"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!text.contains("panicked"), "{text}");
@@ -52,21 +52,21 @@ fn differing_checks(folder: &Value) -> Vec<&str> {
         .collect()
 }
 
-fn path(world: &World, name: &str) -> PathBuf {
+fn results_path(world: &World, name: &str) -> PathBuf {
     world.path(FOLDER).join(name)
 }
 
 /// Alters a JSON file and updates its hash in the list of files, as a forger would.
 fn alter_json(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
-    let mut value = common::json(&path(world, name));
+    let mut value = common::json(&results_path(world, name));
     how(&mut value);
-    std::fs::write(path(world, name), value.to_string()).unwrap();
+    std::fs::write(results_path(world, name), value.to_string()).unwrap();
     update_hash(world, name);
 }
 
 fn update_hash(world: &World, name: &str) {
-    let list = path(world, ".ghostlab.sha256");
-    let (hash, _) = sha256::of_file(&path(world, name)).unwrap();
+    let list = results_path(world, ".ghostlab.sha256");
+    let (hash, _) = sha256::of_file(&results_path(world, name)).unwrap();
     let text = std::fs::read_to_string(&list).unwrap();
     let lines = text.lines().map(|line| {
         if line.split_once("  ").is_some_and(|(_, file)| file == name) {
@@ -80,8 +80,8 @@ fn update_hash(world: &World, name: &str) {
 
 #[test]
 fn unmodified_folder_verifies_fully_and_by_sample() {
-    let world = world();
-    let (code, report) = verify(&world, &["--share", "100%"]);
+    let world = create_world();
+    let (code, report) = run_verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{report:#}");
     for kind in
         ["files", "items", "tables", "inputs", "windows", "documents", "log_likelihoods", "selections", "operators"]
@@ -95,15 +95,15 @@ fn unmodified_folder_verifies_fully_and_by_sample() {
     // There are seven cells with 40 documents each.
     assert_eq!(check(&report, "documents")["all"], 7 * 40);
     assert_eq!(check(&report, "selections")["all"], 6);
-    let (code, part) = verify(&world, &["--share", "5%"]);
+    let (code, part) = run_verify(&world, &["--share", "5%"]);
     assert_eq!(code, 0, "{part:#}");
     let drawn = &check(&part, "windows")["agreed"];
     let all = &check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
     assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
     // Without `documents.parquet`, the correctness of the answers can still be checked, but the log-likelihoods cannot.
-    std::fs::remove_file(path(&world, "documents.parquet")).unwrap();
-    let (code, bare) = verify(&world, &["--share", "100%"]);
+    std::fs::remove_file(results_path(&world, "documents.parquet")).unwrap();
+    let (code, bare) = run_verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{bare:#}");
     assert_eq!(check(&bare, "documents")["agreed"], 7 * 40);
     assert_eq!(check(&bare, "log_likelihoods")["all"], 0);
@@ -112,8 +112,8 @@ fn unmodified_folder_verifies_fully_and_by_sample() {
 
 #[test]
 fn altered_likelihood_and_loss_are_found_in_the_sample() {
-    let world = world();
-    let file = path(&world, "documents.parquet");
+    let world = create_world();
+    let file = results_path(&world, "documents.parquet");
     let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();
     let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
     let mut altered = values.clone();
@@ -123,7 +123,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
     ParquetWriter::new(File::create(&file).unwrap()).finish(&mut frame).unwrap();
     update_hash(&world, "documents.parquet");
-    let (code, folder) = verify(&world, &["--share", "100%"]);
+    let (code, folder) = run_verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
     let found = &check(&folder, "log_likelihoods")["differs"];
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
@@ -133,7 +133,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     let mut codes = Vec::new();
     for seed in 0..6 {
         let seed = seed.to_string();
-        let (code, folder) = verify(&world, &["--share", "20%", "--seed", &seed]);
+        let (code, folder) = run_verify(&world, &["--share", "20%", "--seed", &seed]);
         let check = check(&folder, "log_likelihoods");
         assert_eq!(code == 4, !check["differs"].as_array().unwrap().is_empty());
         assert!(check["chance"].as_f64() < Some(1.0));
@@ -149,69 +149,69 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
             number["losses"][index] = (loss + by).into();
         }
     });
-    let (code, folder) = verify(&world, &["--share", "100%"]);
+    let (code, folder) = run_verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["windows", "log_likelihoods"]), "{folder:#}");
     assert_eq!(check(&folder, "windows")["differs"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn altered_layer_table_cell_and_hash_are_found() {
-    let world = world();
-    let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
-    let run = std::fs::read_to_string(path(&world, "run.json")).unwrap();
+    let world = create_world();
+    let lists = std::fs::read_to_string(results_path(&world, ".ghostlab.sha256")).unwrap();
+    let run = std::fs::read_to_string(results_path(&world, "run.json")).unwrap();
     alter_json(&world, "run.json", |run| {
         let cells = run["cells"].as_array_mut().unwrap();
         let cell =
             cells.iter_mut().find(|cell| cell["removed"].as_array().is_some_and(|cell| cell.len() == 1)).unwrap();
         cell["removed"][0] = (cell["removed"][0].as_u64().unwrap() + 1).into();
     });
-    let (code, folder) = verify(&world, &["--share", "100%"]);
+    let (code, folder) = run_verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["selections"]), "{folder:#}");
-    std::fs::write(path(&world, "run.json"), run).unwrap();
-    std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
+    std::fs::write(results_path(&world, "run.json"), run).unwrap();
+    std::fs::write(results_path(&world, ".ghostlab.sha256"), &lists).unwrap();
 
     // Alter one digit of one cell in each format of the table. Even a sample of 1 % suffices to detect it, because
     // tables are checked completely.
     for name in ["results.csv", "results.md"] {
-        let text = std::fs::read_to_string(path(&world, name)).unwrap();
+        let text = std::fs::read_to_string(results_path(&world, name)).unwrap();
         let line = text.lines().rfind(|line| line.contains("ghosted")).unwrap();
         let start = line.char_indices().rev().filter(|(_, c)| *c == '.').map(|(at, _)| at - 1);
         let at = start.into_iter().find(|at| line.as_bytes()[*at].is_ascii_digit()).unwrap();
         let digit = if line.as_bytes()[at] == b'7' { "8" } else { "7" };
         let other = format!("{}{digit}{}", &line[..at], &line[at + 1..]);
-        std::fs::write(path(&world, name), text.replace(line, &other)).unwrap();
+        std::fs::write(results_path(&world, name), text.replace(line, &other)).unwrap();
         update_hash(&world, name);
-        let (code, folder) = verify(&world, &["--share", "1%"]);
+        let (code, folder) = run_verify(&world, &["--share", "1%"]);
         assert_eq!((code, differing_checks(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
-        std::fs::write(path(&world, name), text).unwrap();
-        std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
+        std::fs::write(results_path(&world, name), text).unwrap();
+        std::fs::write(results_path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
     // Change an accuracy so that it contradicts its items.
-    let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
+    let numbers = std::fs::read_to_string(results_path(&world, "numbers.json")).unwrap();
     alter_json(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
         number["value"] = (number["value"].as_f64().unwrap() + 1.0).into();
     });
-    let (code, folder) = verify(&world, &["--share", "1%"]);
+    let (code, folder) = run_verify(&world, &["--share", "1%"]);
     assert_eq!(code, 4);
     assert!(differing_checks(&folder).contains(&"items"), "{folder:#}");
-    std::fs::write(path(&world, "numbers.json"), numbers).unwrap();
+    std::fs::write(results_path(&world, "numbers.json"), numbers).unwrap();
 
     let first = lists.lines().nth(1).unwrap().chars().next().unwrap();
     let other = if first == 'a' { 'b' } else { 'a' };
     let (head, rest) = lists.split_once('\n').unwrap();
-    std::fs::write(path(&world, ".ghostlab.sha256"), format!("{head}\n{other}{}", &rest[1..])).unwrap();
-    let (code, folder) = verify(&world, &["--share", "1%"]);
+    std::fs::write(results_path(&world, ".ghostlab.sha256"), format!("{head}\n{other}{}", &rest[1..])).unwrap();
+    let (code, folder) = run_verify(&world, &["--share", "1%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["files"]), "{folder:#}");
 }
 
 #[test]
 fn inputs_are_found_by_hash_and_missing_ones_named() {
-    let world = world();
+    let world = create_world();
     std::fs::create_dir(world.path("elsewhere")).unwrap();
     std::fs::rename(world.path("backbone"), world.path("elsewhere/backbone")).unwrap();
-    let (code, folder) = verify(&world, &["--share", "5%"]);
+    let (code, folder) = run_verify(&world, &["--share", "5%"]);
     assert_eq!((code, differing_checks(&folder).len()), (3, 0), "{folder:#}");
     let cannot = &check(&folder, "inputs")["cannot"];
     assert!(
@@ -221,13 +221,13 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
         }),
         "{cannot:#}"
     );
-    let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
+    let (code, folder) = run_verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 0, "{folder:#}");
     // A file with different bytes is not accepted as the input.
     let config = world.path("elsewhere/backbone/config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n")).unwrap();
-    let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
+    let (code, folder) = run_verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 3, "{folder:#}");
     let output = world.ghostlab(&["verify", "nowhere"]);
     assert_eq!(output.status.code(), Some(3));
@@ -236,10 +236,10 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
 
 #[test]
 fn packed_record_verifies_like_its_folder() {
-    let world = world();
-    let packed = pack(&world, "one.zip");
+    let world = create_world();
+    let packed = pack_record(&world, "one.zip");
     assert_eq!(packed["folders"], serde_json::json!(["grid"]), "{packed}");
-    pack(&world, "two.zip");
+    pack_record(&world, "two.zip");
     let archive = std::fs::read(world.path("one.zip")).unwrap();
     assert_eq!(archive, std::fs::read(world.path("two.zip")).unwrap(), "packing is not reproducible");
     let (code, answer) = verify_file(&world, "one.zip");
@@ -261,13 +261,13 @@ fn packed_record_verifies_like_its_folder() {
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));
     // A folder cannot be packed if one of its files differs from what the run wrote.
-    std::fs::write(path(&world, "results.csv"), "other").unwrap();
+    std::fs::write(results_path(&world, "results.csv"), "other").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "one.zip"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
 
-fn pack(world: &World, to: &str) -> Value {
+fn pack_record(world: &World, to: &str) -> Value {
     let output = world.ghostlab(&["record", "pack", "results", "--to", to, "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
@@ -329,13 +329,13 @@ fn write_definition(world: &World, name: &str, rest: &str) {
 #[test]
 fn generated_answers_and_perplexities_are_recomputed() {
     let world = world_with_definitions();
-    let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
-    let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
+    let numbers = std::fs::read_to_string(results_path(&world, "numbers.json")).unwrap();
+    let lists = std::fs::read_to_string(results_path(&world, ".ghostlab.sha256")).unwrap();
     let run = || {
-        let (code, folder) = verify(&world, &["--share", "100%"]);
+        let (code, folder) = run_verify(&world, &["--share", "100%"]);
         let found = differing_checks(&folder).into_iter().map(str::to_owned).collect::<Vec<_>>();
-        std::fs::write(path(&world, "numbers.json"), &numbers).unwrap();
-        std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
+        std::fs::write(results_path(&world, "numbers.json"), &numbers).unwrap();
+        std::fs::write(results_path(&world, ".ghostlab.sha256"), &lists).unwrap();
         (code, found, folder)
     };
     let (code, _, folder) = run();
@@ -348,7 +348,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     assert_eq!(check(&folder, "windows")["all"], 0);
     assert_eq!(folder["notes"], serde_json::json!([]));
     // Partial verification samples one of the two chunks (72 prompts in total).
-    let (code, part) = verify(&world, &["--share", "20%"]);
+    let (code, part) = run_verify(&world, &["--share", "20%"]);
     assert_eq!(code, 0, "{part:#}");
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");

@@ -16,15 +16,16 @@ fn differing_paths(one: &StoredResults, other: &StoredResults) -> BTreeSet<Setti
     let a = last_cell(one);
     let b = last_cell(other);
     let mut found = BTreeSet::new();
-    let a_numbers = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_of_decoding);
-    let b_numbers = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
+    let a_numbers = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_decoding);
+    let b_numbers = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_decoding);
     for (one_number, other_number) in a_numbers.zip(b_numbers) {
         let (Some(one), Some(other)) = (one.flat_settings(one_number), other.flat_settings(other_number)) else {
             panic!("number without an identity: {one_number:?}");
         };
         found.extend(setting_differences(&one, &other).into_iter().map(|differ| differ.path));
     }
-    // Drop the index of a measure within a mean so that `measure.0.task.bos` becomes `measure.task.bos`.
+    // Numbers that average several measures have an index in their paths. Drop it, so that `measure.0.task.bos` becomes
+    // `measure.task.bos`.
     found
         .into_iter()
         .map(|setting_path: SettingPath| {
@@ -41,14 +42,14 @@ fn last_cell(run: &StoredResults) -> String {
 
 /// Returns whether a row is not a decoding metric. Decoding metrics are skipped, because only one of the two runs
 /// measures decoding.
-fn is_not_of_decoding(number: &&ResultRow) -> bool {
+fn is_not_decoding(number: &&ResultRow) -> bool {
     !number.record.metric.starts_with("decode")
 }
 
 fn assert_distinguished(pair: &Pair) {
     let one = observation::observe(&pair.one(), pair.what);
     let other = observation::observe(&pair.other(), pair.what);
-    VIEWS.iter().for_each(|view| view.holds(pair.what, pair.setting_paths, [&one, &other]));
+    VIEWS.iter().for_each(|view| view.assert_distinguishes(pair.what, pair.setting_paths, [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
     let found = differing_paths(&one, &other);
@@ -65,10 +66,11 @@ fn assert_distinguished(pair: &Pair) {
 }
 
 /// Name of the cell to compare, which is the same in the grid of every pair.
-const NAME: &str = "tiny.streamline-1.ghosted";
+const CELL_NAME: &str = "tiny.streamline-1.ghosted";
 
-/// Settings determined by the grid's cell. All others come from file contents or command-line options.
-const OF_CELLS: [&str; 10] = [
+/// Identity settings that are determined by the cell of the grid. All others come from file contents or command-line
+/// options.
+const CELL_SETTINGS: [&str; 10] = [
     "model.weights",
     "calibration.weights",
     "cut.criterion",
@@ -84,22 +86,22 @@ const OF_CELLS: [&str; 10] = [
 #[test]
 fn different_cells_of_a_grid_have_different_names() {
     let mut count = 0;
-    for pair in pairs::differing() {
+    for pair in pairs::differing_pairs() {
         let mut cells = [last_unnamed_cell(&pair.one()), last_unnamed_cell(&pair.other())];
         let expected = pair
             .setting_paths
             .iter()
-            .any(|setting_path| OF_CELLS.iter().any(|known| SettingPath::new(*setting_path).is_of(known)));
+            .any(|setting_path| CELL_SETTINGS.iter().any(|known| SettingPath::new(*setting_path).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
         assign_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);
         count += usize::from(expected);
     }
     assert!(count >= 10, "{count}");
-    for pair in pairs::equal() {
+    for pair in pairs::equal_pairs() {
         assert_eq!(
             (last_cell_name(&pair.one()), last_cell_name(&pair.other())),
-            (NAME.to_owned(), NAME.to_owned()),
+            (CELL_NAME.to_owned(), CELL_NAME.to_owned()),
             "{}",
             pair.what
         );
@@ -120,7 +122,7 @@ fn last_cell_name(setting: &Setting) -> String {
 fn assert_equal_in_views(pair: &Pair) {
     let one = observation::observe(&pair.one(), pair.what);
     let other = observation::observe(&pair.other(), pair.what);
-    VIEWS.iter().for_each(|view| view.holds(pair.what, &[], [&one, &other]));
+    VIEWS.iter().for_each(|view| view.assert_distinguishes(pair.what, &[], [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
     let found = differing_paths(&one, &other);
@@ -137,25 +139,25 @@ fn assert_equal_in_views(pair: &Pair) {
 
 #[test]
 fn every_command_is_listed_in_the_views_test() {
-    observation::commands_are_known(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
+    observation::assert_commands_are_listed(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
 }
 
 #[test]
-fn seed_and_dtype_are_distinguished_but_not_defaults() {
-    for pair in pairs::differing().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
+fn views_distinguish_seed_and_dtype_but_not_explicit_defaults() {
+    for pair in pairs::differing_pairs().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
         assert_distinguished(pair);
     }
-    pairs::equal().iter().filter(|pair| pair.what == "an explicit default").for_each(assert_equal_in_views);
+    pairs::equal_pairs().iter().filter(|pair| pair.what == "an explicit default").for_each(assert_equal_in_views);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn different_settings_are_distinguished_in_every_view() {
-    pairs::differing().iter().filter(|pair| pair.runs).for_each(assert_distinguished);
+    pairs::differing_pairs().iter().filter(|pair| pair.runs).for_each(assert_distinguished);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn equal_settings_are_equal_in_every_view() {
-    pairs::equal().iter().filter(|pair| pair.runs).for_each(assert_equal_in_views);
+    pairs::equal_pairs().iter().filter(|pair| pair.runs).for_each(assert_equal_in_views);
 }

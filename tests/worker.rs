@@ -13,13 +13,13 @@ fn spawn_worker(world: &World, arguments: &[&str]) -> Child {
     world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn status(world: &World) -> String {
+fn run_status(world: &World) -> String {
     let output = world.ghostlab(&["status"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     stdout(&output)
 }
 
-fn journals(world: &World) -> usize {
+fn count_journals(world: &World) -> usize {
     fs::read_dir(world.path("data/store/journals"))
         .into_iter()
         .flatten()
@@ -28,7 +28,7 @@ fn journals(world: &World) -> usize {
         .count()
 }
 
-fn left_in(world: &World, folder: &str) -> usize {
+fn count_entries(world: &World, folder: &str) -> usize {
     fs::read_dir(world.path("data/store").join(folder)).map_or(0, Iterator::count)
 }
 
@@ -46,7 +46,7 @@ fn three_workers_match_the_tables_of_one_process() {
     assert!(!world.path("results").exists(), "the worker wrote results");
     let work: Vec<u64> = outputs.iter().map(|output| computed_tokens(&events(output))).collect();
     assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
     assert!(shown.contains("0 workers running (3 ended)"), "{shown}");
     let report = world.run(&["--stored", "--events"]);
@@ -54,7 +54,7 @@ fn three_workers_match_the_tables_of_one_process() {
     assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computed something");
     assert!(alone.tables().len() == 4 && alone.tables() == world.tables(), "the tables differ");
     for folder in ["drafts", "claims", "processes", "journals", "attempts"] {
-        assert_eq!(left_in(&world, folder), 0, "{folder} of workers remain");
+        assert_eq!(count_entries(&world, folder), 0, "{folder} of workers remain");
     }
 }
 
@@ -66,14 +66,14 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
         let mut worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
         wait_until("no chunk was written", || {
             assert!(worker.try_wait().unwrap().is_none(), "the worker ended before it had written a chunk");
-            journals(&world) > 0
+            count_journals(&world) > 0
         });
         signal(&worker, name);
         let first = worker.wait_with_output().unwrap();
         assert_eq!(first.status.code(), Some(75), "{name}: {}", stderr(&first));
         assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
-        assert_eq!((left_in(&world, "claims"), left_in(&world, "processes")), (0, 0), "{name}");
-        let shown = status(&world);
+        assert_eq!((count_entries(&world, "claims"), count_entries(&world, "processes")), (0, 0), "{name}");
+        let shown = run_status(&world);
         assert!(shown.contains("1 interrupted"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
@@ -95,7 +95,7 @@ fn worker_near_its_time_limit_stores_a_batch_first() {
     // the scheduler.
     loop {
         let worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
-        wait_until("no process record", || left_in(&world, "processes") > 0);
+        wait_until("no process record", || count_entries(&world, "processes") > 0);
         signal(&worker, "-USR1");
         let output = worker.wait_with_output().unwrap();
         done += computed_tokens(&events(&output));
@@ -130,7 +130,7 @@ fn job_of_a_killed_worker_is_taken_over() {
     let mut command = world.command(&["worker", "grid.yaml"]);
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("0 workers running (1 died)"), "{shown}");
     let workers = [(); 2].map(|()| spawn_worker(&world, &["worker", "grid.yaml"]));
     for worker in workers {
@@ -139,7 +139,7 @@ fn job_of_a_killed_worker_is_taken_over() {
     }
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
     assert!(alone.tables() == world.tables(), "the tables differ");
-    assert_eq!(left_in(&world, "attempts"), 0, "attempts at finished work remain");
+    assert_eq!(count_entries(&world, "attempts"), 0, "attempts at finished work remain");
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     let output = world.ghostlab(&["worker", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("5 processes died during this job"), "{}", stderr(&output));
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
     // `run` retries the failed jobs, and clears their record of failures.
     world.run_ok(&[]);
-    assert!(!status(&world).contains("died 5 times"));
+    assert!(!run_status(&world).contains("died 5 times"));
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
         let output = world.ghostlab(&["worker", "grid.yaml", "--retries", retries]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert!(stderr(&output).contains("1 of 5 cells have no result"), "{}", stderr(&output));
-        assert_eq!(attempts_of(&world), attempts, "--retries {retries}");
+        assert_eq!(count_attempts(&world), attempts, "--retries {retries}");
     }
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("replaceme-ls") && shown.contains("failed 2 times"), "{shown}");
     let report = world.run(&["--stored"]);
     assert_eq!(report.status.code(), Some(4), "{}", stderr(&report));
@@ -214,15 +214,15 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let alone = world_with_failing_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
     let table_alone = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
-    assert_eq!(reason(&table), reason(&table_alone), "the reason differs from that of `run`");
+    assert_eq!(failure_reason(&table), failure_reason(&table_alone), "the reason differs from that of `run`");
 }
 
-fn attempts_of(world: &World) -> usize {
+fn count_attempts(world: &World) -> usize {
     let all = fs::read_dir(world.path("data/store/attempts")).into_iter().flatten().flatten();
     all.map(|entry| fs::read_dir(entry.path()).unwrap().count()).sum::<usize>()
 }
 
-fn reason(table: &str) -> String {
+fn failure_reason(table: &str) -> String {
     table.lines().find(|line| line.contains("replaceme-ls")).unwrap().to_owned()
 }
 
@@ -232,11 +232,11 @@ fn failed_job_is_retried_within_the_retry_limit() {
     let output = run_with_fault(&world, "panic@score:1,panic@score:2", "1");
     assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
     assert!(stderr(&output).contains("9 of 9 cells have no result"), "{}", stderr(&output));
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("injected fault"), "{shown}");
     let output = run_with_fault(&world, "", "2");
     assert!(stderr(&output).contains("all 9 cells complete"), "{}", stderr(&output));
-    assert!(!status(&world).contains("injected fault"));
+    assert!(!run_status(&world).contains("injected fault"));
 }
 
 fn run_with_fault(world: &World, fault: &str, retries: &str) -> Output {
@@ -259,7 +259,7 @@ fn idle_worker_exits_after_its_idle_limit() {
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("all remaining jobs are leased by other workers"), "{}", stderr(&output));
-    let shown = status(&world);
+    let shown = run_status(&world);
     assert!(shown.contains("1 worker running (1 ended)"), "{shown}");
     signal(&one, "-KILL");
     one.wait().unwrap();
@@ -321,7 +321,7 @@ fn full_disk_ends_a_worker_with_its_reason() {
         "{}",
         stderr(&output)
     );
-    assert_eq!(left_in(&world, "claims"), 0);
+    assert_eq!(count_entries(&world, "claims"), 0);
     let output = world.ghostlab(&["worker", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

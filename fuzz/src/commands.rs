@@ -69,8 +69,8 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
 /// Number of commands that all targets have run so far.
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs a command in the temporary folder after calling `prepare`. Checks the exit code, and that the output contains no
-/// panic and no control characters.
+/// Runs a command in the temporary folder after calling `prepare`. Checks the exit code, and that the output contains
+/// no panic and no control characters.
 fn check_call(line: &[&str], prepare: impl FnOnce()) {
     let mut work_dir = WORK_DIR.lock().unwrap_or_else(PoisonError::into_inner);
     let (_folder, calls) = work_dir.get_or_insert_with(|| (create_work_dir(), 0));

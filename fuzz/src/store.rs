@@ -114,8 +114,8 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     vec![rename_entry(b"../b.tx", &archive), rename_entry(b"/ab.txt", &archive), archive]
 }
 
-/// Returns the ZIP archive with its entry `a/b.txt` renamed to `entry`, which has the same length, in the local header and
-/// in the central directory.
+/// Returns the ZIP archive with its entry `a/b.txt` renamed to `entry`, which has the same length, in the local header
+/// and in the central directory.
 fn rename_entry(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     let mut bytes = archive.to_vec();
     for start in 0..bytes.len() - 7 {

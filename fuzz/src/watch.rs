@@ -1,5 +1,5 @@
-//! Watchdog that aborts the process if a call hangs. Time spent waiting for a processor is not counted, so calls that are
-//! only slow because the machine is busy do not trigger it.
+//! Watchdog that aborts the process if a call hangs. Time spent waiting for a processor is not counted, so calls that
+//! are only slow because the machine is busy do not trigger it.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ pub fn time_without_waits(taken: Duration, waited: Duration) -> Duration {
     taken.saturating_sub(waited)
 }
 
-/// Returns the time that the threads of this process spent runnable but not running, summed over threads. Returns `None`
-/// if the system does not report it.
+/// Returns the time that the threads of this process spent runnable but not running, summed over threads. Returns
+/// `None` if the system does not report it.
 pub fn cpu_wait_time() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     // Each line is `ran waited slices`, with times in nanoseconds.

@@ -13,7 +13,7 @@ fn every_view_shows_the_setting_in_which_cells_differ() {
     let same = run_ok(&world, &["compare", "results/seeds", "results/seeds"]);
     assert!(same.contains("common values are the same") && !same.contains("only in"), "{same}");
 
-    let rows = table(&world.path("results/seeds/results.csv"));
+    let rows = read_rows(&world.path("results/seeds/results.csv"));
     let ghosted = rows[1..].iter().filter(|row| row[column_index(&rows, "recovery")] == "ghosted");
     let found: Vec<_> = ghosted
         .map(|row| ["corpus", "sequences", "length", "seed"].map(|name| row[column_index(&rows, name)].clone()))
@@ -46,7 +46,7 @@ fn method_options_have_separate_columns_in_files() {
         "--set",
         "name=grid",
     ]);
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let found: Vec<_> = rows[2..]
         .iter()
         .map(|row| {

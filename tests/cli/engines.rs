@@ -17,7 +17,7 @@ fn events_have_a_timestamp_and_a_stable_job_name() {
         assert!(jobs.contains(&&event["job"]), "{event}");
     }
     assert_eq!(events_of_kind(&events, "planned")[0]["scores"], 9);
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     let mut expected: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
     let mut reported: Vec<f64> =
@@ -78,7 +78,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     assert!(log.contains("9 of 9 cells cached"), "{log}");
     world.run_ok(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let [cpu, other, half] = ["own", "other", "half"]
-        .map(|results| common::json(&world.path(&only_result(&world, results)).join("numbers.json")));
+        .map(|results| common::json(&world.path(&only_result_folder(&world, results)).join("numbers.json")));
     assert_eq!(cpu["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
     assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
     assert_eq!(half["engines"]["tiny"], json!({"name": "cpu", "dtype": "bf16", "device": "cpu"}));
@@ -91,7 +91,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
         assert!(((ours - other) / ours).abs() < 1e-4, "{ours} {other}");
         assert!(half != ours && ((ours - half) / ours).abs() < 0.05, "{ours} {half}");
     }
-    let compared = run_ok(&world, &["compare", "own/grid", &only_result(&world, "half")]);
+    let compared = run_ok(&world, &["compare", "own/grid", &only_result_folder(&world, "half")]);
     for words in ["backbones.tiny", "cpu f32 on cpu", "cpu bf16 on cpu", "beyond the tolerance", "settings: the same"] {
         assert!(compared.contains(words), "`{words}` is not in {compared}");
     }
@@ -109,8 +109,8 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     );
 }
 
-fn only_result(world: &World, results: &str) -> String {
-    format!("{results}/{}", names(&world.path(results))[0])
+fn only_result_folder(world: &World, results: &str) -> String {
+    format!("{results}/{}", file_names(&world.path(results))[0])
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn installed_program_works_in_an_empty_folder() {
     }
     check_in_empty_folder(&program, home.path());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
-    let names = names(&home.path().join("ghostlab"));
+    let names = file_names(&home.path().join("ghostlab"));
     assert!(names.iter().all(|name| !name.starts_with("share")), "the experiments were unpacked again: {names:?}");
 }
 
@@ -61,7 +61,7 @@ fn installed_program_works_in_an_empty_folder() {
 fn bare_program_unpacks_experiments_to_user_data_folder() {
     let ((_prefix, program), home) = (install_program(), tempfile::tempdir().unwrap());
     check_in_empty_folder(&program, home.path());
-    let names = names(&home.path().join("ghostlab"));
+    let names = file_names(&home.path().join("ghostlab"));
     let [share] = names.iter().filter(|name| name.starts_with("share-")).collect::<Vec<_>>()[..] else {
         panic!("{names:?}");
     };

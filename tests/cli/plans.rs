@@ -42,7 +42,7 @@ fn plan_and_run_reject_inputs_with_the_same_message() {
         let [run, plan] = ["run", "plan"].map(|command| {
             let world = World::new();
             change(&world);
-            let (code, lines) = code_and_log(&world, command, more);
+            let (code, lines) = run_quietly(&world, command, more);
             (code, lines.join("\n").replace(&world.folder.path().display().to_string(), ""))
         });
         assert_eq!(run.0, Some(code), "{more:?}: {}", run.1);
@@ -50,7 +50,7 @@ fn plan_and_run_reject_inputs_with_the_same_message() {
     }
 }
 
-fn code_and_log(world: &World, command: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
+fn run_quietly(world: &World, command: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
     let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
     // Skip the lines that show the free memory, which may change between two calls.
@@ -63,9 +63,9 @@ fn halve_file(world: &World, name: &str) {
     world.write(name, &bytes[..bytes.len() / 2]);
 }
 
-fn files_below(folder: &Path) -> u64 {
+fn count_entries(folder: &Path) -> u64 {
     let items = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
-    items.map(|path| 1 + if path.is_dir() { files_below(&path) } else { 0 }).sum()
+    items.map(|path| 1 + if path.is_dir() { count_entries(&path) } else { 0 }).sum()
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn planned_inodes_are_an_upper_bound_of_created_inodes() {
     let before = plan();
     let run = &before["answer"]["grids"][0]["cost"]["run"];
     let reported = run["inodes"].as_u64().unwrap();
-    let had = files_below(&world.path("data/store"));
+    let had = count_entries(&world.path("data/store"));
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(text.contains("inodes: at most "), "{text}");
     world.run_ok(&[]);
-    let created = files_below(&world.path("data/store")) - had;
+    let created = count_entries(&world.path("data/store")) - had;
     assert!(created <= reported && reported <= 3 * created, "{created} inodes created, {reported} estimated");
 }
 
@@ -90,26 +90,26 @@ fn run_with_overrides_has_a_separate_results_folder() {
     let world = World::new();
     add_tasks(&world);
     world.run_ok(&[]);
-    let before = table_files(&world);
+    let before = read_table_files(&world);
     let log = world.run_ok(&["--set", "depth=2"]);
-    assert_eq!(table_files(&world), before);
-    let folder = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
+    assert_eq!(read_table_files(&world), before);
+    let folder = file_names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
     assert!(log.contains(&folder), "the output does not name the folder: {log}");
-    assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
-    assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
+    assert_eq!(read_rows(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
+    assert_eq!(file_names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
     // A run of the changed grid file replaces all files that the previous run wrote to `results/grid`.
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let log = world.run_ok(&[]);
     assert!(log.contains("contains a run with other settings (depth)"), "{log}");
-    assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
-    assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "samples of the earlier run remain");
+    assert_eq!(read_rows(&world.path("results/grid/results.csv")).len(), 1 + 5);
+    assert_eq!(file_names(&world.path("results/grid/lm_eval")).len(), 5, "samples of the earlier run remain");
     assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");
-    assert_eq!(names(&world.path("results")).len(), 2, "partial files remain");
+    assert_eq!(file_names(&world.path("results")).len(), 2, "partial files remain");
 }
 
-fn table_files(world: &World) -> Vec<Vec<u8>> {
+fn read_table_files(world: &World) -> Vec<Vec<u8>> {
     ["results.csv", "run.json", "documents.parquet"]
         .map(|name| std::fs::read(world.path("results/grid").join(name)).unwrap())
         .to_vec()
@@ -149,14 +149,14 @@ fn closed_pipe_ends_the_output_without_error() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !log.contains("panicked"), "{arguments:?}: {}: {log}", output.status);
     }
-    assert_eq!(world.command(&["schema"]).stdout(full_disk()).output().unwrap().status.code(), Some(3));
+    assert_eq!(world.command(&["schema"]).stdout(open_full_device()).output().unwrap().status.code(), Some(3));
     world.write("test.jsonl", std::fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w7", "w8"));
-    assert!(world.command(&["run", "grid.yaml"]).stderr(full_disk()).output().unwrap().status.success());
+    assert!(world.command(&["run", "grid.yaml"]).stderr(open_full_device()).output().unwrap().status.success());
 }
 
 /// Opens `/dev/full`, to which every write fails. Losing output to a full disk is an error, unlike writing to a closed
 /// pipe. Losing progress messages does not stop a run.
-fn full_disk() -> std::fs::File {
+fn open_full_device() -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
 

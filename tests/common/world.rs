@@ -24,9 +24,12 @@ impl World {
         for name in ["config.json", "model.safetensors"] {
             std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
         }
-        world.write("backbone/tokenizer.json", tokenizer(300).to_string());
-        world.write("train.txt", words(3, 6000));
-        world.write("test.jsonl", format!("{}\n{}\n", json!({"text": words(5, 400)}), json!({"text": words(8, 300)})));
+        world.write("backbone/tokenizer.json", build_tokenizer(300).to_string());
+        world.write("train.txt", generate_words(3, 6000));
+        world.write(
+            "test.jsonl",
+            format!("{}\n{}\n", json!({"text": generate_words(5, 400)}), json!({"text": generate_words(8, 300)})),
+        );
         world.write(
             "grid.yaml",
             "backbones:\n  tiny: {path: backbone}\n\
@@ -39,7 +42,8 @@ impl World {
         world
     }
 
-    /// Replaces the grid with one that uses the bundled Llama and the texts `train` and `test`. Appends `more` to it.
+    /// Replaces the grid with one that uses the bundled Llama and the texts `train` and `test`, followed by the YAML in
+    /// `more`.
     pub fn write_bundled_grid(&self, more: &str) {
         let data = checkout().canonicalize().unwrap().join("data/tiny");
         let data = data.display();
@@ -58,7 +62,7 @@ impl World {
         let world = Self::new();
         world.write(
             "long.jsonl",
-            (0..40).map(|i| format!("{}\n", json!({"text": words(11 + i, 400)}))).collect::<String>(),
+            (0..40).map(|i| format!("{}\n", json!({"text": generate_words(11 + i, 400)}))).collect::<String>(),
         );
         world.write("copa.jsonl", (0..40).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
         world.write(
@@ -139,7 +143,7 @@ pub fn copa_row(i: usize) -> Value {
 }
 
 /// Generates a deterministic text in which each word depends on the two words before it.
-fn words(seed: usize, count: usize) -> String {
+fn generate_words(seed: usize, count: usize) -> String {
     let mut a = seed;
     let mut b = seed + 1;
     let mut text = Vec::new();
@@ -151,7 +155,7 @@ fn words(seed: usize, count: usize) -> String {
 }
 
 /// Builds a word-level tokenizer with the words `w0`, `w1`, ….
-pub fn tokenizer(words: usize) -> Value {
+pub fn build_tokenizer(words: usize) -> Value {
     let vocab: serde_json::Map<String, Value> = (0..words).map(|i| (format!("w{i}"), json!(i))).collect();
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -168,13 +172,14 @@ pub fn run_ok(world: &World, arguments: &[&str]) -> String {
     text
 }
 
-/// Reads the fields of a CSV file, including its header row.
-pub fn records(path: &Path) -> Vec<Vec<String>> {
+/// Reads a CSV file with quoted fields. Returns all rows, including the header row.
+pub fn read_csv(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()
 }
 
-pub fn table(path: &Path) -> Vec<Vec<String>> {
+/// Reads a CSV file without quoted fields. Returns all rows, including the header row.
+pub fn read_rows(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| line.split(',').map(str::to_string).collect()).collect()
 }

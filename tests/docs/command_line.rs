@@ -37,7 +37,7 @@ fn read_entries(help: &str) -> Vec<Entry> {
 }
 
 /// Lists the commands of the program by group. A command with subcommands is replaced by them.
-fn list(world: &World) -> String {
+fn format_command_list(world: &World) -> String {
     let mut text = String::new();
     let mut last = String::new();
     for Entry { heading, name, description } in read_entries(&stdout(&world.ghostlab(&["-h"]))) {
@@ -63,7 +63,7 @@ fn command_reference_matches_the_help() {
     let text = fs::read_to_string(&file).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
-    let list = list(&World::new());
+    let list = format_command_list(&World::new());
     assert!(list.lines().count() > 30, "the help lists too few commands: {list}");
     let expected = format!("{before}{BEGIN}{list}\n{END}{after}");
     if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {

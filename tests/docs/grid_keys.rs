@@ -8,7 +8,7 @@ use std::path::Path;
 use ghostlab::grid::json_schema;
 use serde_json::Value;
 
-use super::slug;
+use super::heading_anchor;
 
 const BEGIN: &str = "<!-- Made by `just docs` from the JSON schema of grids. -->\n";
 const END: &str = "<!-- Until here. -->\n";
@@ -101,7 +101,7 @@ impl KeyType {
 
     fn from_definition(name: &str, grid: &Value) -> Self {
         if let Some((heading, _)) = TABLES.iter().find(|(_, definition)| *definition == name) {
-            return Self::single(format!("[map](#{})", slug(heading)));
+            return Self::single(format!("[map](#{})", heading_anchor(heading)));
         }
         match LINKS.iter().find(|(definition, _)| *definition == name) {
             Some((_, link)) => Self::single((*link).to_owned()),

@@ -17,7 +17,7 @@ const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
 /// Returns the table entry that says how repairs at this position are exported.
-fn export(position: RepairTarget) -> &'static str {
+fn describe_export(position: RepairTarget) -> &'static str {
     match position {
         RepairTarget::Nothing => "plain",
         RepairTarget::Rows => "in `o_proj` and `down_proj`",
@@ -28,7 +28,7 @@ fn export(position: RepairTarget) -> &'static str {
 }
 
 /// Returns the table entry that says how a repair of an MLP branch is exported.
-fn branch(architecture: &Architecture) -> &'static str {
+fn describe_branch_export(architecture: &Architecture) -> &'static str {
     if architecture.norms[3].is_some() {
         "after the norm"
     } else if architecture.experts.is_some() {
@@ -48,10 +48,10 @@ fn group_recoveries() -> BTreeMap<RepairTarget, Vec<String>> {
     places
 }
 
-fn recoveries() -> String {
+fn format_recoveries() -> String {
     let mut table = "| recovery | export |\n| --- | --- |\n".to_owned();
     for (position, names) in group_recoveries() {
-        let _ = writeln!(table, "| {} | {} |", names.join(", "), export(position));
+        let _ = writeln!(table, "| {} | {} |", names.join(", "), describe_export(position));
     }
     table
 }
@@ -115,7 +115,7 @@ fn special_properties(architecture: &Architecture) -> Vec<String> {
     table
 }
 
-fn architectures() -> String {
+fn format_architectures() -> String {
     let mut table = "| architecture | class | ReplaceMe | GGUF | properties |\n".to_owned();
     table += "| --- | --- | --- | --- | --- |\n";
     for architecture in ARCHITECTURES {
@@ -125,17 +125,17 @@ fn architectures() -> String {
             "| `{}` | `{}` | {} | {gguf} | {} |",
             architecture.model_type,
             architecture.class,
-            branch(architecture),
+            describe_branch_export(architecture),
             special_properties(architecture).join("; ")
         );
     }
     table
 }
 
-fn page(text: &str) -> String {
+fn replace_tables(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    for table in [architectures(), recoveries()] {
+    for table in [format_architectures(), format_recoveries()] {
         let (before, after) = rest.split_once(BEGIN).unwrap();
         let (_, after) = after.split_once(END).unwrap();
         let _ = write!(out, "{before}{BEGIN}\n{table}\n{END}");
@@ -148,7 +148,7 @@ fn page(text: &str) -> String {
 fn models_page_matches_the_registries() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/models.md");
     let text = fs::read_to_string(&file).unwrap();
-    let expected = page(&text);
+    let expected = replace_tables(&text);
     if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {
         fs::write(&file, &expected).unwrap();
         return;

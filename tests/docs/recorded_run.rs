@@ -14,7 +14,7 @@ use ghostlab::{criterion, recovery};
 const BEGIN: &str = "<!-- Made by `just docs` from the recorded run. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 /// Criterion that selects the cuts to repair.
-const CUT: &str = "llm-streamline";
+const CUT_CRITERION: &str = "llm-streamline";
 
 /// Cut in the paper's table, as (backbone, removed layers, total layers).
 type Cut = (String, usize, usize);
@@ -74,7 +74,7 @@ impl Numbers {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = distinct(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
         all.sort_by_key(|(criterion, recovery)| match criterion.as_str() {
-            CUT => (true, recovery != recovery::NONE, String::new()),
+            CUT_CRITERION => (true, recovery != recovery::NONE, String::new()),
             other => (false, false, other.to_owned()),
         });
         all
@@ -98,7 +98,7 @@ fn join_names(names: &[String]) -> String {
 }
 
 /// Formats a table with one row per method and one column per cut.
-fn table(numbers: &Numbers) -> String {
+fn format_table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
     let mut text = markdown_row("", &cuts.iter().map(format_cut).collect::<Vec<_>>()).replacen("|  |", "| |", 1);
     text += &format!("| --- |{}\n", " ---: |".repeat(cuts.len()));
@@ -135,7 +135,7 @@ const REAL_PROFILE: &str = "smollm2";
 
 /// Claims that the real model's artifacts can test, in plain words. Claims with the same wording share one list item.
 const PLAIN_CLAIMS: [(&str, &str); 16] = [
-    ("abstract-accuracy", FIRST),
+    ("abstract-accuracy", FIRST_IN_ACCURACY),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
     ("figure3-substantial", "the best operator has a large anti-symmetric part"),
     ("figure3-comparable", "the best operator has a large anti-symmetric part"),
@@ -143,25 +143,25 @@ const PLAIN_CLAIMS: [(&str, &str); 16] = [
     ("figure4-baselines-exceed", "some other repair raises the error of most channels"),
     ("figure4-uniform", "Ghost Layer (Ours) reduces the error of nearly all channels"),
     ("figure5-gap-widens", "the lead over the best other repair grows with the depth"),
-    ("figure5-highest", FIRST),
+    ("figure5-highest", FIRST_IN_ACCURACY),
     ("table2-average", "Ghost Layer (Ours) is first or second in accuracy"),
-    ("table2-highest", FIRST),
+    ("table2-highest", FIRST_IN_ACCURACY),
     ("table5-identical-cost", "Ghost Layer (Ours) needs the same memory and time as Linear Patch"),
     ("table5-linearpatch", "Ghost Layer (Ours) is better than Linear Patch in accuracy and perplexity"),
     ("tableA4-highest", "with fine-tuning, Ghost Layer (Ours) is first in accuracy"),
-    ("tableA7-highest", FIRST),
+    ("tableA7-highest", FIRST_IN_ACCURACY),
     ("tableA7-gap-widens", "the lead over the best other repair grows with the depth"),
 ];
-const FIRST: &str = "on one seed, Ghost Layer (Ours) is first in accuracy";
+const FIRST_IN_ACCURACY: &str = "on one seed, Ghost Layer (Ours) is first in accuracy";
 
 /// Lists the claims with the given verdict in plain words, each with the number of settings in which it holds.
-fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
+fn format_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let mut bullets: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
         let known = PLAIN_CLAIMS.iter().find(|(id, _)| *id == entry.claim.id);
         assert!(known.is_some(), "PLAIN_CLAIMS has no text for the claim {}", entry.claim.id);
         let (_, words) = known.unwrap();
-        let count = settings_count(entry);
+        let count = format_settings_count(entry);
         match bullets.iter_mut().find(|(known, _)| known == words) {
             Some((_, counts)) if counts.contains(&count) => {}
             Some((_, counts)) => counts.push(count),
@@ -172,7 +172,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
 }
 
 /// Formats a count such as `0 of 2 in table2`, followed by the number of significant settings if there are any.
-fn settings_count(entry: &JudgedClaim<'_>) -> String {
+fn format_settings_count(entry: &JudgedClaim<'_>) -> String {
     let source = entry.claim.id.split('-').next().unwrap().replace("abstract", "table3");
     let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|count| *count > 0);
     let significant = significant.map_or_else(String::new, |count| format!(" ({count} significantly)"));
@@ -180,7 +180,7 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
 }
 
 /// Evaluates the paper's claims on the recorded artifacts of the real model.
-fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
+fn judge_real_model(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL_PROFILE));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
     folders.sort();
@@ -188,7 +188,7 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
 }
 
 /// Formats table 2 for the real model, with the verdicts on the paper's claims.
-fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
+fn format_real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
     let [hold, fail, undecided, other] =
         [Judgement::Holds, Judgement::Fails, Judgement::Unknown, Judgement::NotApplicable]
@@ -196,17 +196,17 @@ fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredRes
     format!(
         "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of {} claims of the paper, {hold} hold on this model, \
          {fail} fail, {undecided} are undecided and {other} are about the paper's models.\n\n{}{}{}",
-        table(&Numbers::new(real.records(), "acc_average")),
+        format_table(&Numbers::new(real.records(), "acc_average")),
         format_leaders(&counts),
         judged.len(),
-        plain_claims(judged, Judgement::Holds),
-        plain_claims(judged, Judgement::Fails),
-        undecided_claims(judged),
+        format_claims(judged, Judgement::Holds),
+        format_claims(judged, Judgement::Fails),
+        format_undecided_claims(judged),
     )
 }
 
 /// Counts the undecided claims by reason.
-fn undecided_claims(judged: &[JudgedClaim<'_>]) -> String {
+fn format_undecided_claims(judged: &[JudgedClaim<'_>]) -> String {
     let unknown = judged.iter().filter(|entry| entry.ours.outcome == Judgement::Unknown);
     let (absent, incomplete): (Vec<_>, Vec<_>) = unknown.partition(|entry| entry.ours.settings.is_empty());
     for entry in &incomplete {
@@ -239,7 +239,7 @@ fn format_leaders(counts: &BestCounts) -> String {
 }
 
 /// Formats the findings for the paper's tables 2 and 3.
-fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
+fn format_findings(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
@@ -249,15 +249,17 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
         repairs.len()
     );
     text += &format_leaders(counts);
-    text += &perplexity_order(perplexity);
+    text += &format_perplexity_order(perplexity);
     let other: Vec<String> = distinct(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
-        .filter(|name| name != CUT)
+        .filter(|name| name != CUT_CRITERION)
         .collect();
     let lower: Vec<String> = cuts
         .iter()
         .filter(|cut| {
-            other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > (accuracy.value(cut, (CUT, ours))))
+            other
+                .iter()
+                .any(|name| accuracy.value(cut, (name, recovery::NONE)) > (accuracy.value(cut, (CUT_CRITERION, ours))))
         })
         .map(format_cut)
         .collect();
@@ -274,10 +276,12 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
 
 /// Describes in how many settings the average perplexities are in the same order as in the paper, and lists the
 /// exceptions.
-fn perplexity_order(perplexity: &Numbers) -> String {
+fn format_perplexity_order(perplexity: &Numbers) -> String {
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
     let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
-        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
+        order.windows(2).all(|pair| {
+            perplexity.value(cut, (CUT_CRITERION, pair[0])) < perplexity.value(cut, (CUT_CRITERION, pair[1]))
+        })
     });
     let mut text = format!(
         "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
@@ -323,13 +327,13 @@ fn pages_show_the_numbers_of_recorded_runs() {
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
     let accuracy = Numbers::new(second.records(), "acc_average");
     let perplexity = Numbers::new(third.records(), "ppl_average");
-    let bundled = sentences(&accuracy, &perplexity, &counts);
+    let bundled = format_findings(&accuracy, &perplexity, &counts);
     let part = format!(
         "{}\nThe three bundled models have [this table](docs/paper.md#table-2-of-the-bundled-models) over nine tasks.\n{}\n",
-        real_part(&judged_real(root), &real, &real_seeds),
+        format_real_part(&judge_real_model(root), &real, &real_seeds),
         bundled.lines().next().unwrap()
     );
-    let bundled = format!("{}\n{bundled}", table(&accuracy));
+    let bundled = format!("{}\n{bundled}", format_table(&accuracy));
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
     for (file, expected) in [
@@ -351,7 +355,7 @@ fn pages_show_the_numbers_of_recorded_runs() {
 }
 
 /// Builds the records for one metric from (depth, criterion, recovery, value) tuples.
-fn numbers_of(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
+fn build_numbers(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::new(
         values
             .iter()
@@ -379,7 +383,7 @@ fn section_start(page: &str, id: &str) -> usize {
 
 #[test]
 fn generated_section_marks_the_best_and_names_the_leader() {
-    let accuracy = numbers_of(
+    let accuracy = build_numbers(
         "acc_average",
         &[
             (0, "dense", "none", 80.0),
@@ -394,7 +398,7 @@ fn generated_section_marks_the_best_and_names_the_leader() {
         ],
     );
     let names = ["SLEB", "LLM-Streamline", "+ ReplaceMe (LS)", "+ Ghost Layer (Ours)"];
-    let rows = table(&accuracy);
+    let rows = format_table(&accuracy);
     assert!(
         rows.starts_with(
             "| | b 4/16 | b 6/16 |\n| --- | ---: | ---: |\n| Dense | 80.00 | 80.00 |\n| SLEB | **70.00** | 44.00 |\n"
@@ -403,7 +407,7 @@ fn generated_section_marks_the_best_and_names_the_leader() {
     );
     assert!(rows.contains("| + ReplaceMe (LS) | 60.00 | **45.00** |"), "{rows}");
     assert!(rows.lines().skip(3).map(|row| row.split('|').nth(1).unwrap().trim()).eq(names), "{rows}");
-    let perplexity = numbers_of(
+    let perplexity = build_numbers(
         "ppl_average",
         &[
             (4, "llm-streamline", "none", 9.0),
@@ -420,7 +424,7 @@ fn generated_section_marks_the_best_and_names_the_leader() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let sentences = sentences(&accuracy, &perplexity, &counts);
+    let sentences = format_findings(&accuracy, &perplexity, &counts);
     let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nAhead instead: ReplaceMe (LS) on b 6/16.\n";
     assert!(sentences.starts_with(first), "{sentences}");

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Runs `doctor MODEL --check`. Returns the status and the text of each report line, keyed by its label.
-fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
+fn run_doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let entries = document["answer"]["things"].as_array().unwrap().iter();
@@ -39,7 +39,7 @@ fn doctor_describes_a_model_and_compares_engines() {
         ("it.gguf", tiny - 1, 12, None),
         ("repaired", layer_count - 1, 6, Some("1 operator next to the weights")),
     ] {
-        let report = doctor(&world, name);
+        let report = run_doctor(&world, name);
         assert!(report.len() > lines, "{name}: {report:?}");
         let report = ModelReport { name, report, operators };
         report.check_description(layers);
@@ -52,7 +52,7 @@ fn doctor_describes_a_model_and_compares_engines() {
 struct ModelReport<'a> {
     name: &'a str,
     report: BTreeMap<String, (String, String)>,
-    /// Expected text about the operators stored next to the weights; `None` if there are no operators.
+    /// Expected text in the report line `operators`; `None` if the model was exported without operators.
     operators: Option<&'a str>,
 }
 
@@ -86,7 +86,7 @@ impl ModelReport<'_> {
                 );
                 continue;
             }
-            let apart: f64 = self
+            let difference: f64 = self
                 .found(what)
                 .split_once("relative difference ")
                 .unwrap()
@@ -96,7 +96,10 @@ impl ModelReport<'_> {
                 .0
                 .parse()
                 .unwrap();
-            assert!(apart > 0.0 && apart < 1e-5 && report[what].0 == "good", "{name}, {what}: {apart:e}");
+            assert!(
+                difference > 0.0 && difference < 1e-5 && report[what].0 == "good",
+                "{name}, {what}: {difference:e}"
+            );
         }
     }
 
@@ -133,7 +136,7 @@ const DECI: &str = "export --gguf, as `deci`";
 type ListedCut = (String, String);
 
 /// Returns the cuts and recoveries that a line lists.
-fn listed_cuts(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<ListedCut> {
+fn parse_listed_cuts(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<ListedCut> {
     let groups = report[line].1.split("; ").filter_map(|group| group.split_once(" removed with "));
     let cuts = groups.flat_map(|(cut, recoveries)| {
         recoveries.split(", ").map(move |recovery| (cut.to_owned(), recovery.to_owned()))
@@ -142,7 +145,7 @@ fn listed_cuts(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<L
 }
 
 /// Returns the grid entry for a cut and its recovery.
-fn entry((cut, recovery): &ListedCut) -> Value {
+fn grid_entry((cut, recovery): &ListedCut) -> Value {
     let (criterion, depth) = match cut.as_str() {
         "whole layers" => (json!({"name": "explicit", "layers": [4, 5]}), json!(2)),
         "attention sublayers" => (json!("llm-drop"), json!({"attention": 1})),
@@ -163,12 +166,13 @@ fn doctor_lists_exactly_the_supported_exports() {
     for backbone in ["llama", "olmo2"] {
         let world = World::new();
         let model = checkout().canonicalize().unwrap().join("data/tiny").join(backbone);
-        let report = doctor(&world, model.to_str().unwrap());
-        let [plain, coded, gguf, deci] = [FOLDER, FOLDER_WITH_CODE, GGUF, DECI].map(|line| listed_cuts(&report, line));
+        let report = run_doctor(&world, model.to_str().unwrap());
+        let [plain, coded, gguf, deci] =
+            [FOLDER, FOLDER_WITH_CODE, GGUF, DECI].map(|line| parse_listed_cuts(&report, line));
         assert!(coded.len() > 8 && !plain.is_empty() && !gguf.is_empty(), "{report:?}");
         assert_eq!(deci.is_empty(), backbone == "olmo2", "{report:?}");
         let cuts = [plain.as_slice(), &coded].concat();
-        let entries: Vec<Value> = cuts.iter().map(entry).collect();
+        let entries: Vec<Value> = cuts.iter().map(grid_entry).collect();
         let (first, others) = entries.split_first().unwrap();
         world.write_bundled_grid(&format!(
             "calibration: {{corpus: train, sequences: 4, length: 64}}\ncriterion: {}\ndepth: {}\nrecovery: {}\n\

@@ -9,8 +9,8 @@ fn plain_export_scores_like_its_cell() {
     let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
     for recovery in ["none", "prune-and-comp", "replaceme-ls"] {
         export(&world, &format!("depth/2/{recovery}"), recovery, &set);
-        let ours = perplexity(&world, recovery);
-        let cell = value(&world, recovery, "ppl test@64");
+        let ours = score_perplexity(&world, recovery);
+        let cell = read_value(&world, recovery, "ppl test@64");
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let config = json(&world.path(recovery).join("config.json"));
         let dense = json(&world.path("backbone/config.json"));
@@ -28,7 +28,7 @@ fn plain_export_scores_like_its_cell() {
         "model.safetensors",
         "tokenizer.json",
     ];
-    assert_eq!(names(&world.path("none")), files.map(str::to_owned).into());
+    assert_eq!(file_names(&world.path("none")), files.map(str::to_owned).into());
     let card = fs::read_to_string(world.path("replaceme-ls/README.md")).unwrap();
     for text in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
         assert!(card.contains(text), "`{text}` is not in:\n{card}");
@@ -47,8 +47,8 @@ fn export_of_rounded_weights_scores_like_its_cell() {
     world.run_ok(&set);
     for recovery in ["none", "replaceme-ls"] {
         export(&world, &format!("streamline-2.{recovery}"), recovery, &set);
-        let ours = perplexity(&world, recovery);
-        let cell = value(&world, recovery, "ppl test@64");
+        let ours = score_perplexity(&world, recovery);
+        let cell = read_value(&world, recovery, "ppl test@64");
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let card = fs::read_to_string(world.path(recovery).join("README.md")).unwrap();
         assert!(card.contains("weights rounded to q4_0 (matrices: "), "{card}");
@@ -56,7 +56,10 @@ fn export_of_rounded_weights_scores_like_its_cell() {
     let stored = ["--set", "recovery=none", "--set", "name=other"];
     world.run_ok(&stored);
     export(&world, "streamline-2.none", "stored", &stored);
-    assert!((perplexity(&world, "stored") / perplexity(&world, "none") - 1.0).abs() > 1e-5, "no weight was rounded");
+    assert!(
+        (score_perplexity(&world, "stored") / score_perplexity(&world, "none") - 1.0).abs() > 1e-5,
+        "no weight was rounded"
+    );
 }
 
 #[test]
@@ -143,13 +146,13 @@ fn cell_with_definition_exports_before_and_after_scoring() {
     let evaluations = "  tasks: [{definition: made.yaml, data: rows}]\n";
     world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", evaluations));
     export(&world, "depth/1/none", "before", &[]);
-    assert!(card(&world, "before").contains("Not scored"), "{}", card(&world, "before"));
+    assert!(read_card(&world, "before").contains("Not scored"), "{}", read_card(&world, "before"));
     world.run_ok(&[]);
     export(&world, "depth/1/none", "after", &[]);
     assert!(
-        card(&world, "after").contains("made version") && !card(&world, "after").contains("Not scored"),
+        read_card(&world, "after").contains("made version") && !read_card(&world, "after").contains("Not scored"),
         "{}",
-        card(&world, "after")
+        read_card(&world, "after")
     );
 }
 
@@ -162,9 +165,9 @@ fn sharded_export_scores_like_the_unsharded_one() {
     let index = json(&world.path("cut/model.safetensors.index.json"));
     let files: BTreeSet<&str> = index["weight_map"].as_object().unwrap().values().filter_map(Value::as_str).collect();
     assert!(files.len() > 2 && files.iter().all(|file| world.path("cut").join(file).is_file()), "{files:?}");
-    assert_eq!(perplexity(&world, "cut"), perplexity(&world, "whole"));
+    assert_eq!(score_perplexity(&world, "cut"), score_perplexity(&world, "whole"));
     assert_eq!(json(&world.path("half/config.json"))["torch_dtype"], "bfloat16");
-    let near = perplexity(&world, "half") / perplexity(&world, "whole");
+    let near = score_perplexity(&world, "half") / score_perplexity(&world, "whole");
     assert!(near != 1.0 && (near - 1.0).abs() < 0.02, "{near}");
     let [half, complete] =
         ["half", "whole"].map(|name| world.path(name).join("model.safetensors").metadata().unwrap().len());
@@ -177,28 +180,28 @@ fn export_replaces_only_exported_folders() {
     world.write("backbone/LICENSE", "theirs");
     export(&world, "depth/1/ghosted", "out", &[]);
     export(&world, "depth/2/none", "out", &[]);
-    assert!(!names(&world.path("out")).contains("modeling_ghostlab.py"), "files of the earlier export remain");
+    assert!(!file_names(&world.path("out")).contains("modeling_ghostlab.py"), "files of the earlier export remain");
     assert_eq!(fs::read_to_string(world.path("out/LICENSE")).unwrap(), "theirs");
-    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
+    assert!(!file_names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
     fs::create_dir(world.path("mine")).unwrap();
     world.write("mine/notes.txt", "mine");
     let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "mine"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("the output path already exists") && error.contains("--to"), "{error}");
-    assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
+    assert_eq!(file_names(&world.path("mine")), ["notes.txt".to_owned()].into());
 }
 
 /// Reads all files in a folder.
-fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
+fn read_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    file_names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
 }
 
 #[test]
 fn killed_export_leaves_its_target_unchanged() {
     let world = World::new();
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
-    let unbroken = bytes(&world.path("unbroken"));
+    let unbroken = read_files(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
     // Kill the export at write 1, 2, 4, … until it finishes because it makes fewer writes.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
@@ -207,21 +210,21 @@ fn killed_export_leaves_its_target_unchanged() {
         was_killed
     });
     assert!(kills.count() > 4);
-    assert!(bytes(&world.path("out")) == unbroken, "the uninterrupted export differs");
+    assert!(read_files(&world.path("out")) == unbroken, "the uninterrupted export differs");
     assert!(
-        !names(world.folder.path()).iter().any(|name| name.starts_with('.')),
+        !file_names(world.folder.path()).iter().any(|name| name.starts_with('.')),
         "temporary files of killed exports remain"
     );
     // An existing folder must stay complete until the new one replaces it.
     export(&world, "depth/1/none", "out", &[]);
-    let before = bytes(&world.path("out"));
+    let before = read_files(&world.path("out"));
     for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
         assert!(is_killed(&world, fault), "{fault}");
-        assert!(bytes(&world.path("out")) == before, "{fault}");
+        assert!(read_files(&world.path("out")) == before, "{fault}");
     }
     assert!(world.ghostlab(&split_export("out")).status.success());
-    assert!(bytes(&world.path("out")) == unbroken);
-    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
+    assert!(read_files(&world.path("out")) == unbroken);
+    assert!(!file_names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
 }
 
 #[test]
@@ -229,8 +232,8 @@ fn grid_export_creates_one_folder_per_cell() {
     let world = World::new();
     let output = world.ghostlab(&["export", "grid.yaml", "--to", "all", "--set", "recovery=none,linearpatch-diag"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(names(&world.path("all")).len(), 4);
-    for folder in names(&world.path("all")) {
+    assert_eq!(file_names(&world.path("all")).len(), 4);
+    for folder in file_names(&world.path("all")) {
         assert!(world.path("all").join(folder).join("config.json").is_file());
     }
 }
@@ -250,10 +253,10 @@ fn export_of_an_overflowing_weight_leaves_no_folder() {
     assert_eq!(output.status.code(), Some(4), "{error}");
     assert!(error.contains("overflows its float type") && error.contains("tensor model."), "{error}");
     assert!(!world.path("out").exists());
-    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')));
+    assert!(!file_names(world.folder.path()).iter().any(|name| name.starts_with('.')));
 }
 
-fn card(world: &World, name: &str) -> String {
+fn read_card(world: &World, name: &str) -> String {
     fs::read_to_string(world.path(name).join("README.md")).unwrap()
 }
 
@@ -265,7 +268,7 @@ fn split_export(folder: &str) -> [&str; 9] {
 /// Runs an export to `out`. Returns whether the injected fault killed it.
 fn is_killed(world: &World, fault: &str) -> bool {
     let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
-    let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
+    let drafts = file_names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
     // A killed process has no exit code and leaves its temporary folder behind.
     assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
     drafts == 1

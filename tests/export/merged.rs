@@ -15,7 +15,7 @@ fn exported_merged_layers_score_like_their_cells() {
         let all = ["--set", "recovery=[none, {name: merge, form: [paper, released, norms]}]"];
         let cut = ["--set", "criterion=[{name: explicit, layers: [1, 2]}]", "--set", "depth=2"];
         world.run_ok(&[&all[..], &cut, &["--set", "name=grid"]].concat());
-        let rows = records(&world.path("results/grid/results.csv"));
+        let rows = read_csv(&world.path("results/grid/results.csv"));
         let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
         let perplexities: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
         assert_eq!(perplexities.len(), 1 + 1 + FORMS.len(), "{rows:?}");
@@ -28,7 +28,7 @@ fn exported_merged_layers_score_like_their_cells() {
             assert!(!log.contains("trust_remote_code"), "{log}");
             assert!(!world.path(form).join("modeling_ghostlab.py").exists());
             assert_eq!(json(&world.path(form).join("config.json"))["num_hidden_layers"], 2);
-            assert_eq!(perplexity(&world, form), *expected, "{backbone}, {form}");
+            assert_eq!(score_perplexity(&world, form), *expected, "{backbone}, {form}");
         }
     }
 }
@@ -45,12 +45,12 @@ fn merged_layers_export_as_gguf() {
          evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
     world.run_ok(&[]);
-    let rows = records(&world.path("results/grid/results.csv"));
+    let rows = read_csv(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@128").unwrap();
     let expected: f64 = rows[2][column].parse().unwrap();
     export(&world, "merge", "merged.gguf", &["--gguf", "f32"]);
     let text = format!("{data}/corpora/wiki-test.jsonl.gz@128");
-    let scores = score(&world, &["merged.gguf", "--perplexity", &text, "--windows", "2", "--rule", "wikitext2"]);
+    let scores = run_score(&world, &["merged.gguf", "--perplexity", &text, "--windows", "2", "--rule", "wikitext2"]);
     let found = scores["results"]["wiki-test@128"]["perplexity,none"].as_f64().unwrap();
     assert!((found / expected - 1.0).abs() < 1e-6, "{found} and {expected}");
 }

@@ -1,9 +1,10 @@
-//! Tests for exports with operators next to the weights, and for exports of sublayer cuts.
+//! Tests for exports with operators (maps that repair the residual stream, stored as additional tensors), and for exports
+//! in which attention sublayers or MLPs are removed.
 
 use super::*;
 
 #[test]
-fn stream_operator_is_stored_next_to_weights() {
+fn stream_operator_export_contains_config_and_model_code() {
     let world = World::new();
     let log = export(&world, "depth/1/ghosted", "out", &[]);
     assert!(log.contains("trust_remote_code=True"), "{log}");
@@ -39,14 +40,14 @@ fn export_with_operators_has_the_same_scores_as_its_cell() {
             export(&world, recovery, recovery, &set);
             assert!(world.path(recovery).join("modeling_ghostlab.py").exists());
             let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
-            let file = score(&world, &[&[*recovery, "--tasks", "copa.jsonl"], &texts[..]].concat());
+            let file = run_score(&world, &[&[*recovery, "--tasks", "copa.jsonl"], &texts[..]].concat());
             assert_eq!(
                 score_of(&file, "test@64", "perplexity,none"),
-                value(&world, recovery, "ppl test@64"),
+                read_value(&world, recovery, "ppl test@64"),
                 "{recovery}"
             );
-            assert_eq!(100.0 * score_of(&file, "copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
-            assert_ne!(value(&world, recovery, "ppl test@64"), value(&world, "dense", "ppl test@64"));
+            assert_eq!(100.0 * score_of(&file, "copa", "acc,none"), read_value(&world, recovery, "copa"), "{recovery}");
+            assert_ne!(read_value(&world, recovery, "ppl test@64"), read_value(&world, "dense", "ppl test@64"));
         }
     }
 }
@@ -64,14 +65,14 @@ fn normed_maps_export_and_score_like_their_cells() {
             let name = format!("name=bias-{bias}");
             let set = ["--set", &set, "--set", "criterion=llm-streamline", "--set", "depth=2"];
             world.run_ok(&[&set[..], &["--set", &name]].concat());
-            let rows = records(&world.path(&format!("results/bias-{bias}/results.csv")));
+            let rows = read_csv(&world.path(&format!("results/bias-{bias}/results.csv")));
             let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
             let folder = format!("exported-{bias}");
             export(&world, "ghosted", &folder, &set);
             let operator = json(&world.path(&folder).join("config.json"))["ghostlab"]["operators"][0].clone();
             let form = if backbone == "olmo2" { "normed-unweighted" } else { "normed" };
             assert_eq!((&operator["form"], &operator["bias"]), (&json!(form), &json!(bias)));
-            let scored = perplexity(&world, &folder);
+            let scored = score_perplexity(&world, &folder);
             assert_eq!(scored, rows[2][column].parse::<f64>().unwrap(), "{backbone}, bias {bias}");
             assert!(rows[1][column] != rows[2][column], "{rows:?}");
         }
@@ -114,7 +115,7 @@ fn write_sublayer_grid(world: &World) {
 
 /// Reads the perplexities of the pruned cells from the results table.
 fn pruned_perplexities(world: &World) -> Vec<f64> {
-    let rows = records(&world.path("results/grid/results.csv"));
+    let rows = read_csv(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@128").unwrap();
     rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
 }
@@ -150,7 +151,7 @@ fn sublayer_cuts_export_and_score_like_their_cells() {
             models.push(&file);
         }
         for model in models {
-            let scores = score(&world, &[model, "--perplexity", &text, "--windows", "2", "--rule", "wikitext2"]);
+            let scores = run_score(&world, &[model, "--perplexity", &text, "--windows", "2", "--rule", "wikitext2"]);
             let found = scores["results"]["wiki-test@128"]["perplexity,none"].as_f64().unwrap();
             assert!((found / expected - 1.0).abs() < 1e-6, "{model}: {found} and {expected}");
         }
@@ -240,7 +241,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
             *recovery != "none",
             "{recovery}: {places}"
         );
-        let exported = perplexity(&world, recovery);
+        let exported = score_perplexity(&world, recovery);
         assert!((exported / cell - 1.0).abs() < 1e-6, "{recovery}: {exported} {cell}");
     }
     // Export a fine-tuned operator as well.
@@ -248,7 +249,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
     let values = measure_perplexities(&world, &set, &[]);
     export(&world, "ghosted", "trained", &set);
-    assert!((perplexity(&world, "trained") / values[1] - 1.0).abs() < 1e-6, "{values:?}");
+    assert!((score_perplexity(&world, "trained") / values[1] - 1.0).abs() < 1e-6, "{values:?}");
     assert_ne!(values[0], values[1]);
 }
 
@@ -257,15 +258,17 @@ fn trained_operator_reexports_as_the_same_model() {
     let world = World::new();
     let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];
     world.run_ok(&[&set[..], &["--set", "name=grid"]].concat());
-    let rows = table(&world.path("results/grid/results.csv"));
+    let rows = read_rows(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
     // Index from the end, because the cell's name contains commas in its options.
     let trained: f64 = rows[2][rows[2].len() + column - rows[0].len()].parse().unwrap();
     let all = ["export", "grid.yaml", "--to", "all"];
     assert!(world.ghostlab(&[&all[..], &set[..]].concat()).status.success());
-    let [folder] = &names(&world.path("all")).into_iter().collect::<Vec<_>>()[..] else { panic!("expected one cell") };
+    let [folder] = &file_names(&world.path("all")).into_iter().collect::<Vec<_>>()[..] else {
+        panic!("expected one cell")
+    };
     fs::rename(world.path("all").join(folder), world.path("trained")).unwrap();
-    assert_eq!(perplexity(&world, "trained"), trained);
+    assert_eq!(score_perplexity(&world, "trained"), trained);
     world.write(
         "again.yaml",
         "backbones: {once: {path: trained}}\nbackbone: once\ncorpora: {test: {path: test.jsonl, rule: ptb}}\n\
@@ -273,7 +276,7 @@ fn trained_operator_reexports_as_the_same_model() {
     );
     let again = world.ghostlab(&["export", "again.yaml", "dense", "--to", "again"]);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-    assert_eq!(perplexity(&world, "again"), trained);
+    assert_eq!(score_perplexity(&world, "again"), trained);
     let [again, trained] =
         ["again", "trained"].map(|folder| fs::read(world.path(folder).join("model.safetensors")).unwrap());
     assert!(again == trained);
@@ -335,7 +338,7 @@ fn assert_rejected(world: &World, cell: &str, recovery: &str, more: &[&str], wor
 fn measure_perplexities(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
     let log = world.run_ok(&[set, engine].concat());
     let folder = log.split(" files to ").nth(1).unwrap().lines().next().unwrap();
-    let rows = records(&world.path(folder).join("results.csv"));
+    let rows = read_csv(&world.path(folder).join("results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
 }

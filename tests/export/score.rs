@@ -10,19 +10,19 @@ fn score_reuses_the_dense_cell_of_a_grid() {
     let before = list_score_files(&store);
     let tasks = ["--tasks", "copa.jsonl"];
     let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
-    let file = score(&world, &[&["backbone"][..], &tasks, &texts].concat());
+    let file = run_score(&world, &[&["backbone"][..], &tasks, &texts].concat());
     assert_eq!(list_score_files(&store), before, "scores of the grid are not reused");
     for (ours, column) in [
         (score_of(&file, "test@64", "perplexity,none"), "ppl test@64"),
         (100.0 * score_of(&file, "copa", "acc,none"), "copa"),
     ] {
-        let grid = value(&world, "dense", column);
+        let grid = read_value(&world, "dense", column);
         assert!((ours / grid - 1.0).abs() < 1e-12, "{ours} and {grid}");
     }
     assert!(score_of(&file, "test@64", "perplexity_stderr,none") > 0.0);
     assert!(score_of(&file, "test@64", "bits_per_byte,none") > 0.0);
     // A different document limit requires new scores.
-    let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
+    let fewer = run_score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
     assert_ne!(list_score_files(&store), before);
 }

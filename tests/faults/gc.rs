@@ -7,7 +7,7 @@ fn gc_keeps_objects_of_a_grid_and_shows_recompute_time() {
     let world = World::new();
     world.run_ok(&[]);
     world.run_ok(&["--set", "calibration.seed=1", "--set", "name=other"]);
-    assert!(cache_list(&world).contains("operator-v4"), "{}", cache_list(&world));
+    assert!(list_cache(&world).contains("operator-v4"), "{}", list_cache(&world));
     let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let output = String::from_utf8(output.stdout).unwrap();
     assert!(output.contains("recompute time") && output.contains("operator-v4"), "{output}");
@@ -17,7 +17,7 @@ fn gc_keeps_objects_of_a_grid_and_shows_recompute_time() {
     assert!(log.contains("1 of 9 cells cached"), "the dense cell is not shared: {log}");
 }
 
-fn cache_list(world: &World) -> String {
+fn list_cache(world: &World) -> String {
     String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap()
 }
 
@@ -126,20 +126,20 @@ fn gc_removes_older_stages_only_if_named() {
     let now = stage_folder(&world, "scores");
     let older = world.path("data/store/scores-v1");
     fs::rename(now, &older).unwrap();
-    let all = files_in(&older);
+    let all = list_files(&older);
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("older format"), "{list}");
     let log = world.run_ok(&["--store-limit", "0.000001"]);
     assert!(log.contains("9 stored objects have an older format and are unused"), "{log}");
     for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
-        assert_eq!(files_in(&older), all, "{arguments:?}");
+        assert_eq!(list_files(&older), all, "{arguments:?}");
     }
     let output = stdout(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
-    assert!(output.contains("deleted") && files_in(&older).is_empty(), "{output}");
+    assert!(output.contains("deleted") && list_files(&older).is_empty(), "{output}");
 }
 
-fn files_in(older: &Path) -> Vec<PathBuf> {
+fn list_files(older: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     collect_files(older, &mut files);
     files

@@ -158,7 +158,7 @@ fn nothing_is_stored_if_weights_change_during_fine_tuning() {
     }
 }
 
-fn fine_tuned(name: &str) -> String {
+fn fine_tuned_recovery(name: &str) -> String {
     format!("{{name: {name}, finetune: {{sequences: 8, length: 32}}}}")
 }
 
@@ -167,7 +167,10 @@ fn fine_tuned_world() -> World {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let all = "recovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]";
     assert!(grid.contains(all) && grid.contains("depth: [1, 2]"));
-    let grid = grid.replace(all, &format!("recovery: [{}, {}]", fine_tuned("linearpatch-diag"), fine_tuned("ghosted")));
+    let grid = grid.replace(
+        all,
+        &format!("recovery: [{}, {}]", fine_tuned_recovery("linearpatch-diag"), fine_tuned_recovery("ghosted")),
+    );
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: 1"));
     world
 }
@@ -235,7 +238,7 @@ fn two_names_of_the_same_backbone_share_work() {
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, same]"));
     let log = world.run_ok(&["--jobs", "2", "--memory", "16"]);
     assert!(!log.contains("damaged"), "{log}");
-    let rows = common::world::table(&world.path("results/grid/results.csv"));
+    let rows = common::world::read_rows(&world.path("results/grid/results.csv"));
     assert_eq!(model_rows(&rows, "tiny").len(), 31);
     assert_eq!(first_three(model_rows(&rows, "tiny")), first_three(model_rows(&rows, "same")));
 }

@@ -128,11 +128,11 @@ fn option_lists_and_length_lists_become_axes() {
     .replace("depth: [3, 5]", "depth: 3")
     .replace("{corpus: c4, length: 512}", "{corpus: c4, length: [64, 128]}");
     let grid = folder.load(&text, &[]).unwrap();
-    fn shown(methods: &[impl ToString]) -> Vec<String> {
+    fn format_methods(methods: &[impl ToString]) -> Vec<String> {
         methods.iter().map(ToString::to_string).collect()
     }
     assert_eq!(
-        shown(&grid.recovery),
+        format_methods(&grid.recovery),
         [
             "none",
             "ghosted(boundary=layer,solver=svd)",
@@ -142,7 +142,7 @@ fn option_lists_and_length_lists_become_axes() {
         ]
     );
     assert_eq!(
-        shown(&grid.criterion),
+        format_methods(&grid.criterion),
         ["explicit(layers=[3,7,8])", "explicit(layers=[4,8,9])", "explicit(layers=[1,2,3])"]
     );
     let texts: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();

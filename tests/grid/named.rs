@@ -28,17 +28,17 @@ fn undefined_names_are_resolved_from_sibling_files() {
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
     let axes = &VALID_GRID[VALID_GRID.find("backbone:").unwrap()..];
     folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
-    let grid = load(&folder, "a/b/c/grid.yaml").unwrap();
+    let grid = load_file(&folder, "a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
     assert_eq!(grid.tasks["easy"].builtin().map(|task| task.name), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
-    assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels must be rejected");
+    assert!(load_file(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels must be rejected");
     // The nearest file takes precedence.
     folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
-    assert_eq!(load(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
+    assert_eq!(load_file(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
 }
 
-fn load(folder: &GridFolder, file: &str) -> ghostlab::error::Result<ghostlab::grid::Grid> {
+fn load_file(folder: &GridFolder, file: &str) -> ghostlab::error::Result<ghostlab::grid::Grid> {
     ghostlab::grid::Grid::load(&folder.root.path().join(file), None, &[])
 }
 

@@ -93,14 +93,14 @@ fn grid_of_the_real_model_loads() {
     let root = tempfile::tempdir().unwrap();
     write_backbone(&root.path().join("shared/real/backbone"), 16);
     for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
-        put(root.path(), &format!("shared/real/corpora/{corpus}"), "");
+        write_file(root.path(), &format!("shared/real/corpora/{corpus}"), "");
     }
     let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real");
     for folder in ["", "backbones", "corpora", "tasks"] {
         for file in fs::read_dir(real.join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.is_file() {
                 let name = Path::new("checkout/tests/real").join(file.strip_prefix(&real).unwrap());
-                put(root.path(), name.to_str().unwrap(), &fs::read_to_string(&file).unwrap());
+                write_file(root.path(), name.to_str().unwrap(), &fs::read_to_string(&file).unwrap());
             }
         }
     }
@@ -112,7 +112,7 @@ fn grid_of_the_real_model_loads() {
     assert!(grid.backbones["english"].path.ends_with("backbones/../../../../shared/real/backbone"));
 }
 
-fn put(root: &Path, name: &str, text: &str) {
+fn write_file(root: &Path, name: &str, text: &str) {
     let path = root.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
@@ -156,7 +156,7 @@ fn load_nth(folder: &GridFolder, document: &str, nth: usize, profile: Option<&st
 
 /// Copies the paper's grids and the files that define their entries. Models have zero weights, and data files are
 /// empty.
-fn paper_profile(position: &GridFolder) {
+fn copy_paper_grids(position: &GridFolder) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {
         for entry in fs::read_dir(house.join(folder)).unwrap() {
@@ -181,7 +181,7 @@ fn paper_profile(position: &GridFolder) {
 #[test]
 fn paper_grids_use_released_orders_if_available() {
     let folder = GridFolder::new();
-    paper_profile(&folder);
+    copy_paper_grids(&folder);
     for artifact in ["table2", "table3", "tableA6", "tableA7"] {
         let file = folder.root.path().join(format!("experiments/{artifact}.yaml"));
         let grid = Grid::load(&file, Some("paper"), &[]).unwrap();

@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 
 use super::fixtures::{GridFolder, VALID_GRID, examples, valid_grid_replacing};
 
-fn root() -> &'static Path {
+fn checkout_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
 fn committed_schema_matches_the_printed_schema() {
-    let file = root().join("experiments/grid.schema.json");
+    let file = checkout_root().join("experiments/grid.schema.json");
     let committed = fs::read_to_string(&file).unwrap_or_default();
     let printed = Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("schema").output().unwrap();
     assert!(
@@ -32,20 +32,20 @@ fn profile_is_chosen_on_the_command_line() {
     let folder = GridFolder::new();
     let text = valid_grid_replacing("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
-    assert!(run(&folder, &[]).contains("no profile selected"));
-    assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
+    assert!(run_grid(&folder, &[]).contains("no profile selected"));
+    assert!(run_grid(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
     // The profile is accepted, so the next error is about the empty backbone.
-    assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
+    assert!(run_grid(&folder, &["--profile", "tiny"]).contains("config.json"));
 }
 
-fn run(folder: &GridFolder, more: &[&str]) -> String {
+fn run_grid(folder: &GridFolder, more: &[&str]) -> String {
     let output =
         Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(folder.file()).args(more).output().unwrap();
     String::from_utf8(output.stderr).unwrap()
 }
 
 /// Returns the keys listed in an error message, in alphabetical order.
-fn listed(message: &str) -> Vec<String> {
+fn parse_listed_keys(message: &str) -> Vec<String> {
     let line = message.lines().find(|line| line.contains("expected: one of ")).expect("no list of keys");
     let mut keys: Vec<String> = line.split("one of ").nth(1).unwrap().split(", ").map(str::to_owned).collect();
     keys.sort();
@@ -72,7 +72,7 @@ fn find_subschema<'a>(root: &'a Value, path: &str) -> &'a Value {
     })
 }
 
-fn keys(schema: &Value) -> Vec<String> {
+fn schema_keys(schema: &Value) -> Vec<String> {
     assert_eq!(schema["additionalProperties"], false, "{schema}");
     schema["properties"].as_object().expect("no properties").keys().cloned().collect()
 }
@@ -81,9 +81,9 @@ fn keys(schema: &Value) -> Vec<String> {
 fn schema_has_exactly_the_keys_that_the_reader_accepts() {
     let folder = GridFolder::new();
     let schema = json_schema();
-    let known = |path: &str| keys(resolve_reference(find_subschema(&schema, path), &schema));
-    let read = |from: &str, to: &str| listed(&folder.rejection(valid_grid_replacing(from, to), &[]).0);
-    let more = |text: &str| listed(&folder.rejection(format!("{VALID_GRID}{text}\n"), &[]).0);
+    let known = |path: &str| schema_keys(resolve_reference(find_subschema(&schema, path), &schema));
+    let read = |from: &str, to: &str| parse_listed_keys(&folder.rejection(valid_grid_replacing(from, to), &[]).0);
+    let more = |text: &str| parse_listed_keys(&folder.rejection(format!("{VALID_GRID}{text}\n"), &[]).0);
     assert_eq!(known(""), more("zzz: 1"));
     assert_eq!(known("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
     assert_eq!(known("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
@@ -127,7 +127,7 @@ fn schema_has_exactly_the_options_that_the_methods_accept() {
                 accepted.push(recovery::FINETUNE);
             }
             accepted.sort_unstable();
-            assert_eq!(keys(form), accepted, "{}: {message}", method.name);
+            assert_eq!(schema_keys(form), accepted, "{}: {message}", method.name);
             assert!(form["description"].is_string(), "{} has no description", method.name);
         }
     }
@@ -224,7 +224,7 @@ fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) ->
     absent.map(|other| format!("{key} without {other}"))
 }
 
-fn yaml(text: &str) -> Value {
+fn parse_yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
@@ -233,7 +233,7 @@ fn every_sample_grid_conforms_to_the_schema() {
     let schema = json_schema();
     let mut samples: Vec<(PathBuf, String)> = Vec::new();
     for folder in ["tests/real", "experiments"] {
-        for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
+        for file in fs::read_dir(checkout_root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|ending| ending == "yaml") {
                 let text = fs::read_to_string(&file).unwrap();
                 // An artifact that lists built-in entries contains no grid.
@@ -249,14 +249,14 @@ fn every_sample_grid_conforms_to_the_schema() {
         samples.extend(examples(name).into_iter().map(|text| (name.into(), text)));
     }
     for (file, text) in samples {
-        assert_eq!(find_problem(&schema, &yaml(&text), &schema), None, "{}", file.display());
+        assert_eq!(find_problem(&schema, &parse_yaml(&text), &schema), None, "{}", file.display());
     }
 }
 
 #[test]
 fn schema_rejects_grids_that_the_reader_rejects() {
     let schema = json_schema();
-    assert_eq!(find_problem(&schema, &yaml(VALID_GRID), &schema), None);
+    assert_eq!(find_problem(&schema, &parse_yaml(VALID_GRID), &schema), None);
     for (from, to) in [
         ("depth: [3, 5]", "depth: [0]"),
         ("depth: [3, 5]", "depth: []"),
@@ -274,7 +274,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("length: 512}\nevaluate", "length: 1}\nevaluate"),
         ("evaluate:", "evaluation:"),
     ] {
-        assert!(find_problem(&schema, &yaml(&valid_grid_replacing(from, to)), &schema).is_some(), "{to}");
+        assert!(find_problem(&schema, &parse_yaml(&valid_grid_replacing(from, to)), &schema).is_some(), "{to}");
     }
     for (from, to) in [
         ("depth: [3, 5]", "depth: [3, 12.5%]"),
@@ -286,7 +286,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("depth: [3, 5]", "depth: 3\nprofiles: {p: {corpora: {c4: {limit: 3}}, calibration: {sequences: 3}}}"),
         ("depth: [3, 5]", "depth: 3\nexclude: [{recovery: ghosted, calibration: {seed: [1, 2]}}]\ninclude: []"),
     ] {
-        assert_eq!(find_problem(&schema, &yaml(&valid_grid_replacing(from, to)), &schema), None, "{to}");
+        assert_eq!(find_problem(&schema, &parse_yaml(&valid_grid_replacing(from, to)), &schema), None, "{to}");
     }
 }
 
@@ -304,7 +304,7 @@ fn depth_is_optional_for_a_layer_budget() {
         (remove_line(&grid_with_budget("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
         (remove_line(VALID_GRID, depths), false),
     ] {
-        let found = find_problem(&schema, &yaml(&text), &schema);
+        let found = find_problem(&schema, &parse_yaml(&text), &schema);
         let read = folder.load(&text, &[]);
         assert_eq!((found.is_none(), read.is_ok()), (sound, sound), "{text}{found:?} {read:?}");
     }

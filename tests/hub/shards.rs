@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns eight shards with 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth
 /// document is long enough to fill a window.
-fn shards() -> Vec<ServedFile> {
+fn served_shards() -> Vec<ServedFile> {
     (0..8)
         .map(|shard| {
             large(
@@ -41,7 +41,7 @@ fn write_stream_grid(world: &World) {
 #[test]
 fn only_the_needed_shards_of_a_stream_are_fetched() {
     let world = World::new();
-    let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
+    let server = FakeHub::start("datasets/org/texts", served_shards(), no_fault());
     write_stream_grid(&world);
     assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
     run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -78,7 +78,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
 
     // A local folder with identical files counts as the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();
-    for file in shards() {
+    for file in served_shards() {
         world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
     }
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace(STREAM, "path: text, rule: c4-stream");
@@ -94,7 +94,7 @@ fn check_wrong_streams(world: &World, server: &FakeHub) {
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "invalid `shards_read`"),
     ] {
-        let log = combined_output(&ghostlab(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        let log = combined_output(&run_with_hub(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
     }
 }

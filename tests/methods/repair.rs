@@ -46,7 +46,7 @@ fn cells_with_overflowing_trials_fail() {
     let rows = std::fs::read_to_string(results_path(&world, &log)).unwrap();
     assert_eq!(rows.matches("the perplexity of a trial is not finite").count(), 2, "{rows}");
     let log = world.run_ok(&grid);
-    assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "a criterion failed in f32");
+    assert_eq!(read_results(&world, &log).len(), 1 + 1 + 2, "a criterion failed in f32");
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn zero_channel_is_repaired_and_noted() {
     let output = world.run(&["--set", "recovery=[linearpatch-diag, prune-and-comp, replaceme-ls, ghosted]"]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{log}");
-    let rows = results(&world, &log);
+    let rows = read_results(&world, &log);
     assert!(
-        note(&rows, "linearpatch-diag").contains("1 channels are zero in all sequences and keep scale 1"),
+        find_note(&rows, "linearpatch-diag").contains("1 channels are zero in all sequences and keep scale 1"),
         "{rows:?}"
     );
-    assert!(note(&rows, "prune-and-comp").contains("1 channels that are always zero keep factor 1"), "{rows:?}");
+    assert!(find_note(&rows, "prune-and-comp").contains("1 channels that are always zero keep factor 1"), "{rows:?}");
     for recovery in ["replaceme-ls", "ghosted"] {
-        assert!(note(&rows, recovery).contains("rank 63 of 64"), "{rows:?}");
+        assert!(find_note(&rows, recovery).contains("rank 63 of 64"), "{rows:?}");
     }
 }
 
@@ -74,7 +74,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
     // The text repeats a single word, so all channels are constant. The data have rank 1, and the centered data rank 0.
     let log = world.run_ok(&["--set", all, "--set", "depth=1"]);
-    let rows = results(&world, &log);
+    let rows = read_results(&world, &log);
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     for row in &rows[1..] {
         let repaired = !["dense", "none", ""].contains(&row[5].as_str());
@@ -84,14 +84,14 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     }
     let table = std::fs::read_to_string(results_path(&world, &log).with_extension("md")).unwrap();
     for (recovery, expected) in [("ghosted", "rank 1 of 64"), ("affine", "rank 0 of 64")] {
-        let note = note(&rows, recovery);
+        let note = find_note(&rows, recovery);
         assert!(note.contains(expected), "{note}");
     }
     assert!(!table.contains("**"), "a best value is marked although all calibrations are rank-deficient:\n{table}");
     // The note about the repeated token appears for all criteria except an explicit cut, which needs no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.run_ok(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
-    for row in &results(&world, &log)[2..] {
+    for row in &read_results(&world, &log)[2..] {
         let explicit = row.iter().any(|cell| cell.contains("explicit"));
         assert_eq!(row[notes].contains("repeats one token"), !explicit, "{row:?}");
     }
@@ -99,7 +99,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     let world = World::new();
     let set = ["--set", "calibration=[{corpus: train, sequences: 2, length: 16}]"];
     let log = world.run_ok(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
-    let rows = results(&world, &log);
+    let rows = read_results(&world, &log);
     let note = rows.iter().find(|row| row[5] == "linearpatch-rotate").unwrap()[notes].clone();
     assert!(note.contains("only 32 calibration tokens for 64 channels"), "{note}");
     let note = rows.iter().find(|row| row[5] == "none").unwrap()[notes].clone();

@@ -46,23 +46,23 @@ fn output_folder_must_not_contain_an_input() {
 #[test]
 fn export_keeps_user_files_and_rejects_changed_files() {
     let world = World::new();
-    run_ok(&world, &export("depth/1/ghosted"));
+    run_ok(&world, &export_arguments("depth/1/ghosted"));
     world.write("out/model-q4.gguf", "mine");
     fs::create_dir(world.path("out/notes")).unwrap();
     world.write("out/notes/mine.txt", "mine");
-    run_ok(&world, &export("depth/2/none"));
+    run_ok(&world, &export_arguments("depth/2/none"));
     assert!(!world.path("out/modeling_ghostlab.py").exists(), "files of the earlier export remain");
     for name in ["out/model-q4.gguf", "out/notes/mine.txt"] {
         assert_eq!(fs::read_to_string(world.path(name)).unwrap(), "mine", "{name}");
     }
     let card = fs::read_to_string(world.path("out/README.md")).unwrap();
     world.write("out/README.md", format!("{card}\nMine.\n"));
-    assert_rejected(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
+    assert_rejected(&world, &export_arguments("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
-    run_ok(&world, &export("depth/1/none"));
+    run_ok(&world, &export_arguments("depth/1/none"));
     // Earlier versions did not write a list of files into their exports.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
-    assert_rejected(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
+    assert_rejected(&world, &export_arguments("depth/1/none"), &["earlier versions wrote none"]);
     run_ok(&world, &["run", "grid.yaml"]);
     assert_rejected(
         &world,
@@ -71,7 +71,7 @@ fn export_keeps_user_files_and_rejects_changed_files() {
     );
 }
 
-fn export(cell: &'static str) -> [&'static str; 5] {
+fn export_arguments(cell: &'static str) -> [&'static str; 5] {
     ["export", "grid.yaml", cell, "--to", "out"]
 }
 
@@ -102,7 +102,8 @@ fn user_files_in_results_are_kept_or_reported_by_name() {
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
     assert_rejected(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
-    let new_stages: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
+    let new_stages: Vec<String> =
+        read_files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
     assert_eq!(new_stages, Vec::<String>::new());
 }
 
@@ -121,20 +122,20 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
         ("backbone", "a folder"),
         ("/dev/null", "a device"),
     ] {
-        assert_rejected(&world, &score(to, &[]), &[words]);
-        assert_rejected(&world, &score(to, &["--force"]), &[words]);
+        assert_rejected(&world, &score_arguments(to, &[]), &[words]);
+        assert_rejected(&world, &score_arguments(to, &["--force"]), &[words]);
     }
-    assert_rejected(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
+    assert_rejected(&world, &score_arguments("mine.json", &[]), &["mine.json", "--force"]);
     // A generated file may be replaced as long as the user has not changed it.
     for _ in 0..2 {
-        run_ok(&world, &score("own.json", &[]));
+        run_ok(&world, &score_arguments("own.json", &[]));
     }
     let named_output = fs::read_to_string(world.path("own.json")).unwrap();
     assert!(serde_json::from_str::<Value>(&named_output).unwrap()["results"]["test@64"].is_object());
     world.write("own.json", named_output.replace("test@64", "mine@64"));
-    assert_rejected(&world, &score("own.json", &[]), &["own.json", "--force"]);
+    assert_rejected(&world, &score_arguments("own.json", &[]), &["own.json", "--force"]);
     for name in ["own.json", "mine.json"] {
-        run_ok(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
+        run_ok(&world, &score_arguments(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
         assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
     }
     fs::create_dir(world.path("texts")).unwrap();
@@ -147,19 +148,19 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
         ("pipe", "a pipe"),
         ("/dev/null", "a device"),
     ] {
-        assert_rejected(&world, &init(to), &[words]);
+        assert_rejected(&world, &init_arguments(to), &[words]);
     }
-    run_ok(&world, &init("grid.yaml"));
-    run_ok(&world, &init("backbone/grid.yaml"));
-    run_ok(&world, &init("backbone/grid.yaml"));
+    run_ok(&world, &init_arguments("grid.yaml"));
+    run_ok(&world, &init_arguments("backbone/grid.yaml"));
+    run_ok(&world, &init_arguments("backbone/grid.yaml"));
 }
 
-fn score(to: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+fn score_arguments(to: &'static str, more: &[&'static str]) -> Vec<&'static str> {
     let base = ["score", "backbone", "--perplexity", "test.jsonl@64", "--windows", "2", "--output", to];
     [&base[..], more].concat()
 }
 
-fn init(to: &'static str) -> [&'static str; 7] {
+fn init_arguments(to: &'static str) -> [&'static str; 7] {
     ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"]
 }
 

@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-fn lines(table: &str) -> Vec<Line> {
+fn read_lines(table: &str) -> Vec<Line> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/paper/{table}.csv"));
     let text = fs::read_to_string(path).unwrap();
     text.lines().skip(1).map(|line| Line { fields: line.split(',').map(str::to_owned).collect() }).collect()
@@ -40,7 +40,7 @@ fn lines(table: &str) -> Vec<Line> {
 
 /// Builds a table with one row per key and one column per metric. Marks the two best values for each backbone and
 /// depth.
-fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
+fn build_table(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
     let mut columns = if grouped { vec![] } else { vec![text_column("Backbone")] };
     columns.push(SavedColumn { numeric: true, ..text_column("Depth") });
     columns.extend([text_column("Criterion"), text_column("Recovery")]);
@@ -58,7 +58,7 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedT
             keys.push(line.key());
         }
     }
-    let mut rows: Vec<SavedRow> = keys.iter().map(|key| row(lines, metrics, grouped, key)).collect();
+    let mut rows: Vec<SavedRow> = keys.iter().map(|key| build_row(lines, metrics, grouped, key)).collect();
     for (column, kind) in columns.iter().enumerate().skip(leading) {
         for index in 0..rows.len() {
             let Some(highlighted) =
@@ -98,7 +98,7 @@ fn text_column(name: &str) -> SavedColumn {
     SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() }
 }
 
-fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> SavedRow {
+fn build_row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> SavedRow {
     let row_lines: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
     let first = row_lines[0];
     let mut cells = if grouped { vec![] } else { vec![text_cell(first.backbone())] };
@@ -136,7 +136,7 @@ fn text_cell(text: &str) -> SavedCell {
 }
 
 /// Builds a table with six times and six speedups per row. The deviations are as wide as real ones.
-fn times() -> SavedTable {
+fn build_times_table() -> SavedTable {
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
         ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| SavedColumn {
             group: Some(group.to_owned()),
@@ -204,10 +204,11 @@ const TEXT_COLUMNS: [(&str, &str, &str); 5] = [
     ("acc_average", "Accuracy", ""),
 ];
 
-pub(super) fn sample() -> Page {
-    let second = lines("table2");
-    let third = lines("table3");
-    let cells: BTreeMap<String, CellNote> = second.iter().chain(&third).map(|line| (line.key(), note(line))).collect();
+pub(super) fn build_sample() -> Page {
+    let second = read_lines("table2");
+    let third = read_lines("table3");
+    let cells: BTreeMap<String, CellNote> =
+        second.iter().chain(&third).map(|line| (line.key(), build_note(line))).collect();
     let plain = SVG.split("@media").next().unwrap().to_owned()
         + "</style><rect class='frame' width='640' height='220'/>\
         <text x='40' y='30'>drawn for paper only</text></svg>";
@@ -222,16 +223,22 @@ pub(super) fn sample() -> Page {
                        rank, not by size."
                 .into(),
         artifacts: vec![
-            artifact(
+            build_artifact(
                 "table2",
                 "paper",
                 "Table 2: zero-shot accuracy",
-                vec![view(&second, &TASK_COLUMNS, true)],
+                vec![build_table(&second, &TASK_COLUMNS, true)],
                 vec![],
             ),
-            artifact("table3", "paper", "Table 3: perplexity", vec![view(&third, &TEXT_COLUMNS, false)], vec![]),
-            artifact("tableA8", "paper", "Table A8: prefill latency", vec![times()], vec![]),
-            artifact(
+            build_artifact(
+                "table3",
+                "paper",
+                "Table 3: perplexity",
+                vec![build_table(&third, &TEXT_COLUMNS, false)],
+                vec![],
+            ),
+            build_artifact("tableA8", "paper", "Table A8: prefill latency", vec![build_times_table()], vec![]),
+            build_artifact(
                 "figure2",
                 "tiny",
                 "Figure 2: the boundary's error",
@@ -259,7 +266,13 @@ pub(super) fn sample() -> Page {
     }
 }
 
-fn artifact(name: &str, profile: &str, title: &str, tables: Vec<SavedTable>, figures: Vec<FigureView>) -> PageArtifact {
+fn build_artifact(
+    name: &str,
+    profile: &str,
+    title: &str,
+    tables: Vec<SavedTable>,
+    figures: Vec<FigureView>,
+) -> PageArtifact {
     PageArtifact {
         name: name.into(),
         profile: profile.into(),
@@ -294,7 +307,7 @@ fn claim_row(claim: &str, artifact: &str) -> ClaimRow {
     }
 }
 
-fn note(line: &Line) -> CellNote {
+fn build_note(line: &Line) -> CellNote {
     CellNote {
         title: format!(
             "{} without {} layers: {}, {}",
@@ -314,13 +327,16 @@ fn note(line: &Line) -> CellNote {
             ("command".into(), "ghostlab reproduce table2 --profile paper".into()),
             ("machine".into(), "a processor, 32 threads, avx2, linux, x86_64".into()),
         ]],
-        parts: vec![part("selection", "3b5d5c3712955042", 12.1), part("operator", "9f86d081884c7d65", 41.7)],
+        parts: vec![
+            build_object_note("selection", "3b5d5c3712955042", 12.1),
+            build_object_note("operator", "9f86d081884c7d65", 41.7),
+        ],
         inputs: [("../models/llama-3-8b/config.json".to_owned(), "8d4782b4a78a9acd".repeat(4))].into(),
         ..CellNote::default()
     }
 }
 
-fn part(kind: &str, key: &str, seconds: f64) -> ObjectNote {
+fn build_object_note(kind: &str, key: &str, seconds: f64) -> ObjectNote {
     let finished = "2026-11-20T10:03:00Z".to_owned();
     ObjectNote { kind: kind.into(), key: key.repeat(4), finished, seconds, maker: 0 }
 }

@@ -15,7 +15,7 @@ fn wanted_files() -> RepoFiles {
     RepoFiles { source: Source::parse("o/n").unwrap(), files }
 }
 
-fn settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {
+fn hub_settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {
     HubSettings::from_vars(&|name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
         "HF_HUB_CACHE" => Some(cache.into()),
@@ -35,7 +35,7 @@ for name in sys.argv[2:]:
 
 /// Reads the folder of the repository in a cache. Returns the target of each link and the bytes of each file, keyed by
 /// path.
-fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+fn read_layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![cache.join("models--o--n")];
     while let Some(folder) = folders.pop() {
@@ -64,15 +64,15 @@ fn python_and_ghostlab_share_the_hub_cache() {
     let theirs = TempDir::new().unwrap();
     let names: Vec<String> = served_files().into_iter().map(|file| file.name).collect();
 
-    let hub = Hub::new(settings(&server.address, ours.path(), false));
+    let hub = Hub::new(hub_settings(&server.address, ours.path(), false));
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[wanted_files()], &Lock::default(), &SilentReporter, &stop).unwrap();
     assert!(hub.fetch(&plan, None, &SilentReporter, &stop).unwrap().failures.is_empty());
     let cache = theirs.path().to_str().unwrap();
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
-    assert_eq!(layout(ours.path()), layout(theirs.path()));
+    assert_eq!(read_layout(ours.path()), read_layout(theirs.path()));
     // Check only for a subset, because Python may remove locks that are not in use.
-    assert!(locks_of(theirs.path()).is_subset(&locks_of(ours.path())), "both libraries must use the same locks");
+    assert!(list_locks(theirs.path()).is_subset(&list_locks(ours.path())), "both libraries must use the same locks");
 
     // Run both programs offline, each on the cache that the other one wrote.
     server.forget();
@@ -91,7 +91,7 @@ fn python_and_ghostlab_share_the_hub_cache() {
         assert_eq!(fs::read(path).unwrap(), file.content);
     }
     assert_eq!(printed.lines().count(), 3);
-    let hub = Hub::new(settings(&server.address, theirs.path(), true));
+    let hub = Hub::new(hub_settings(&server.address, theirs.path(), true));
     let plan = hub.plan(&[wanted_files()], &Lock::default(), &SilentReporter, &stop).unwrap();
     assert!(plan.is_complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
@@ -106,7 +106,7 @@ fn download_arguments<'a>(names: &'a [String], mode: &'static str) -> Vec<&'a st
     ["-c", DOWNLOAD, mode].into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>()
 }
 
-fn locks_of(cache: &Path) -> BTreeSet<std::ffi::OsString> {
+fn list_locks(cache: &Path) -> BTreeSet<std::ffi::OsString> {
     fs::read_dir(cache.join(".locks/models--o--n"))
         .into_iter()
         .flatten()

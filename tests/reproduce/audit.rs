@@ -54,11 +54,7 @@ fn audit_checks_a_user_table() {
     ] {
         world.write(name, text);
         let output = world.ghostlab(&["audit", name, "--tasks", "ARC-e=arc_easy"]);
-        assert_eq!(output.status.code(), Some(2), "{}", self::combined_output(&output));
-        assert!(
-            words.iter().all(|word| self::combined_output(&output).contains(word)),
-            "{}",
-            self::combined_output(&output)
-        );
+        assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));
+        assert!(words.iter().all(|word| combined_output(&output).contains(word)), "{}", combined_output(&output));
     }
 }

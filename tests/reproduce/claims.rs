@@ -22,14 +22,14 @@ fn world_with_paper_settings(length: usize) -> World {
 }
 
 #[test]
-fn gate_stops_cells_whose_dense_backbone_misses_the_paper() {
+fn gate_skips_cells_if_dense_perplexity_differs_from_paper() {
     let world = world_with_paper_settings(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));
     let log = combined_output(&output);
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
-    let rows = table(&csv);
+    let rows = read_rows(&csv);
     assert_eq!(rows.len(), 1 + 3, "skipped cells must be listed");
     assert_eq!(
         rows.iter().filter(|row| row.iter().any(|text| text.contains("failed: stopped by the gate"))).count(),
@@ -47,14 +47,14 @@ fn gate_stops_cells_whose_dense_backbone_misses_the_paper() {
 fn verdict_requires_the_protocol_of_the_paper() {
     let world = world_with_paper_settings(2048);
     run_ok(&world, &["reproduce", "table3", "--no-gate"]);
-    assert_eq!(column(&world, "verdict")[0], "differs");
+    assert_eq!(read_column(&world, "verdict")[0], "differs");
     let world = world_with_paper_settings(64);
     let output = run_ok(&world, &["reproduce", "table3"]);
     assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
-    assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
-    assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
-    assert!(!column(&world, "paper")[0].is_empty() && !column(&world, "difference")[0].is_empty());
+    assert!(read_column(&world, "verdict").iter().all(String::is_empty), "{:?}", read_column(&world, "verdict"));
+    assert!(read_column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
+    assert!(!read_column(&world, "paper")[0].is_empty() && !read_column(&world, "difference")[0].is_empty());
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn protocol_is_below_the_table_in_every_format() {
     for form in ["mini.md", "mini-notes.tex"] {
         assert!(fs::read_to_string(folder.join(form)).unwrap().contains(line), "{form}");
     }
-    let rows = table(&folder.join("mini.csv"));
+    let rows = read_rows(&folder.join("mini.csv"));
     assert!(rows.iter().any(|row| row.iter().any(|text| text == line)), "{rows:?}");
     assert!(fs::read_to_string(folder.join("page.json")).unwrap().contains(line));
 }

@@ -14,7 +14,7 @@ fn overridden_artifact_has_a_separate_folder() {
     let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
     let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
     assert!(
-        table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"),
+        read_rows(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"),
         "the overridden table has a row for depth 1"
     );
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
@@ -35,7 +35,7 @@ fn run_of_an_artifact_uses_its_folder_and_is_on_the_page() {
     assert_eq!(output.status.code(), Some(3), "{}", combined_output(&output));
     let [plain, named] = names_in_mini(&world).try_into().unwrap();
     assert!(plain == "tiny" && named.starts_with("tiny+run-"), "{plain} {named}");
-    let rows = table(&world.path("results/mini").join(&named).join("results.csv"));
+    let rows = read_rows(&world.path("results/mini").join(&named).join("results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     run_ok(&world, &["run", "experiments/mini.yaml"]);
@@ -72,13 +72,13 @@ fn run_and_reproduce_use_separate_folders() {
         world.write("experiments/profiles/tiny.yaml", more);
         run_ok(&world, &order[0]);
         let [first] = folders_in_mini(&world).try_into().unwrap();
-        let before = record_files(&world, &first);
+        let before = read_record_files(&world, &first);
         run_ok(&world, &order[1]);
         assert_eq!(folders_in_mini(&world).len(), 2, "{order:?}: {:?}", folders_in_mini(&world));
-        assert_eq!(record_files(&world, &first), before, "{order:?}");
+        assert_eq!(read_record_files(&world, &first), before, "{order:?}");
         // The stored results are complete for both commands and are shown unchanged.
         let both: Vec<_> =
-            folders_in_mini(&world).iter().map(|folder| (folder.clone(), record_files(&world, folder))).collect();
+            folders_in_mini(&world).iter().map(|folder| (folder.clone(), read_record_files(&world, folder))).collect();
         let output = run_ok(&world, &["run", "experiments/mini.yaml", "--stored"]);
         assert!(!output.contains("failed") && !output.contains("not computed"), "{output}");
         let output = run_ok(&world, &order[0]);
@@ -86,7 +86,7 @@ fn run_and_reproduce_use_separate_folders() {
         for (folder, files) in both {
             let before = tables_of(&files);
             assert!(before.len() >= 3, "{:?}", files.keys());
-            assert_eq!(tables_of(&record_files(&world, &folder)), before, "{order:?}: {folder}");
+            assert_eq!(tables_of(&read_record_files(&world, &folder)), before, "{order:?}: {folder}");
         }
         run_ok(&world, &["report"]);
         let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
@@ -163,11 +163,11 @@ fn plan_of_an_artifact_matches_reproduce() {
         !plan.contains("first time") && !plan.contains("changed:"),
         "a reason is given although nothing comparable is stored: {plan}"
     );
-    assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
+    assert!(trial_counts(&plan)[0] > 0 && trial_counts(&plan)[1] == 0, "{plan}");
     let output = run_ok(&world, &["reproduce", "mini"]);
-    assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
+    assert!(output.contains(&format!("({} trials)", trial_counts(&plan)[2])), "{output}");
     let plan = run_ok(&world, &["plan", "experiments/mini.yaml"]);
-    assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
+    assert!(plan.contains("3 complete, 0 to run") && trial_counts(&plan)[2] == 0, "{plan}");
     // A different depth only adds cells, whereas a different seed replaces existing ones.
     let plan = run_ok(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
@@ -175,7 +175,7 @@ fn plan_of_an_artifact_matches_reproduce() {
     assert!(plan.contains("seed: 0 → 7"), "{plan}");
 }
 
-fn trials(plan: &str) -> Vec<usize> {
+fn trial_counts(plan: &str) -> Vec<usize> {
     let line = plan.lines().find(|line| line.starts_with("trials")).unwrap();
     line.split_whitespace().skip(1).map(|count| count.parse().unwrap()).collect()
 }

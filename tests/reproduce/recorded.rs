@@ -29,11 +29,11 @@ fn recorded_races_have_labels_and_are_unchanged() {
 
     let output = run_ok(&world, &["reproduce", "whole", "races", "--record"]);
     assert!(output.contains("races: recorded") && output.contains("1 of 4"), "{output}");
-    let recorded = record_files(&world, "results");
+    let recorded = read_record_files(&world, "results");
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
     // The best row of the other artifact is one of the two cells in the race. It is identified by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
-    let full_table = table(&world.path("results/whole/tiny/whole.csv"));
+    let full_table = read_rows(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();
     let lowest = full_table[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
     assert!(csv.contains(&format!(": {lowest:.2}")), "the best perplexity is not the lowest: {csv} {full_table:?}");
@@ -43,13 +43,13 @@ fn recorded_races_have_labels_and_are_unchanged() {
     let again = run_ok(&world, &["reproduce", "races"]);
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     run_ok(&world, &["reproduce", "races", "--record"]);
-    assert_eq!(record_files(&world, "results"), recorded, "recording again changed files");
+    assert_eq!(read_record_files(&world, "results"), recorded, "recording again changed files");
     // A different order of items counts as a different run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
     let other = run_ok(&world, &["reproduce", "races"]);
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
-    let now = record_files(&world, "results");
+    let now = read_record_files(&world, "results");
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was changed");
     // `verify` does not recompute the numbers of races, so it succeeds.
     run_ok(&world, &["verify", "results", "--share", "100%"]);
@@ -133,7 +133,7 @@ fn check_different_run(world: &World) {
 }
 
 fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<u8>> {
-    ["results", "reports"].into_iter().flat_map(|folder| record_files(world, folder)).collect()
+    ["results", "reports"].into_iter().flat_map(|folder| read_record_files(world, folder)).collect()
 }
 
 /// Drops the files in `every_eval_ever`. They contain their creation time, so their hashes differ in every run, and a
@@ -246,14 +246,14 @@ fn overridden_table_is_verified_against_its_numbers() {
     let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
     let folder = folders.next().unwrap();
     assert!(!folder.join("page.json").exists());
-    let (code, _, tables, log) = verified(&world, folder.to_str().unwrap());
+    let (code, _, tables, log) = run_verify(&world, folder.to_str().unwrap());
     assert_eq!(code, Some(0), "{log}");
     let path = folder.join("mini.md");
     let text = fs::read_to_string(&path).unwrap();
     let line = text.lines().find(|line| line.contains("| Dense |")).unwrap();
     let altered = format!("{}7 |", line.strip_suffix(" |").unwrap());
     fs::write(&path, text.replace(line, &altered)).unwrap();
-    let (code, _, changed, log) = verified(&world, folder.to_str().unwrap());
+    let (code, _, changed, log) = run_verify(&world, folder.to_str().unwrap());
     assert_eq!((code, changed["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
     assert_eq!(changed["agreed"].as_u64().unwrap() + 1, tables["agreed"].as_u64().unwrap(), "{log}");
 }
@@ -263,7 +263,7 @@ fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "figure1", "--record"]);
     let folder = "results/figure1/tiny";
-    let (code, claims, tables, log) = verified(&world, folder);
+    let (code, claims, tables, log) = run_verify(&world, folder);
     assert_eq!(code, Some(0), "{log}");
     assert!(claims["agreed"].as_u64() > Some(0) && tables["agreed"].as_u64() > Some(0), "{log}");
     assert!(log.contains("to compute: "), "{log}");
@@ -273,23 +273,23 @@ fn altered_verdict_and_figure_value_are_detected() {
     let other = if last_cell(line) == "HOLDS" { "FAILS" } else { "HOLDS" };
     let altered = format!("{}{other} |", line.strip_suffix(&format!("{} |", last_cell(line))).unwrap());
     fs::write(&path, before.replace(line, &altered)).unwrap();
-    let (code, claims, _, log) = verified(&world, folder);
+    let (code, claims, _, log) = run_verify(&world, folder);
     let differs = claims["differs"].as_array().unwrap();
     assert_eq!((code, differs.len()), (Some(4), 1), "{log}");
     assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{log}");
     fs::write(&path, before).unwrap();
     let path = world.path(folder).join("figure1.csv");
-    let rows = table(&path);
+    let rows = read_rows(&path);
     let column = rows[0].iter().position(|head| head == "value").unwrap();
     let data = fs::read_to_string(&path).unwrap();
     fs::write(&path, data.replacen(&rows[1][column], "0.125", 1)).unwrap();
-    let (code, _, tables, log) = verified(&world, folder);
+    let (code, _, tables, log) = run_verify(&world, folder);
     assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
 }
 
 /// Verifies the claims and tables in a folder, and recomputes only 1 % of the results. Returns the exit code, the
 /// checks of the claims and of the tables, and the output.
-fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
+fn run_verify(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", combined_output(&output)));

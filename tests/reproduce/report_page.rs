@@ -41,14 +41,14 @@ fn page_notes_the_provenance_of_each_number() {
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     let dense = cell_note(&page, "mine.dense");
     let note = cell_note(&page, "mine.streamline");
-    assert_eq!(value(&note, "program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
-    assert!(value(&note, "command").contains("reproduce mini"), "{note}");
-    assert!(value(&note, "machine").contains("threads"), "{note}");
+    assert_eq!(table_value(&note, "program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
+    assert!(table_value(&note, "command").contains("reproduce mini"), "{note}");
+    assert!(table_value(&note, "machine").contains("threads"), "{note}");
     // If the program was built outside a checkout, no commit is recorded.
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
     if let Some(commit) = record["commit"].as_str() {
-        assert!(value(&note, "commit").starts_with(commit), "{note}");
+        assert!(table_value(&note, "commit").starts_with(commit), "{note}");
     }
     let year = &record["finished"].as_str().unwrap()[..5];
     assert!(note.contains(&format!("</code></td><td>{year}")), "finish times are missing: {note}");
@@ -66,9 +66,9 @@ fn page_notes_the_provenance_of_each_number() {
 
 /// Returns the note on a cell, followed by the shared texts to which it links.
 fn cell_note(page: &str, name: &str) -> String {
-    let article = part(page, &format!("<h3>tiny/mini/{name}"), "</article>");
+    let article = text_between(page, &format!("<h3>tiny/mini/{name}"), "</article>");
     let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
-    let shared = shared.map(|id| part(page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
+    let shared = shared.map(|id| text_between(page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
     shared.fold(article.to_owned(), |all, part| all + part)
 }
 
@@ -84,10 +84,10 @@ fn every_profile_that_has_results_is_on_the_page() {
     for profile in ["tiny", "deeper"] {
         assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");
     }
-    let claims = part(&page, "<section id=\"claims\"", "</section>");
+    let claims = text_between(&page, "<section id=\"claims\"", "</section>");
     assert!(claims.contains("Table 2, deeper"), "claims of a profile are missing: {claims}");
 }
 
-fn value<'a>(note: &'a str, name: &str) -> &'a str {
-    part(note, &format!("<dt>{name}</dt><dd>"), "</dd>")
+fn table_value<'a>(note: &'a str, name: &str) -> &'a str {
+    text_between(note, &format!("<dt>{name}</dt><dd>"), "</dd>")
 }

@@ -1,7 +1,7 @@
 //! Tests that the layer diagram shows cuts of sublayers, and that figures and tables of whole layers reject them.
 
 use super::*;
-use crate::common::world::records;
+use crate::common::world::read_csv;
 
 /// Creates experiments with the artifact `figure2`, which consists of `part` and a grid that removes attention
 /// sublayers.
@@ -47,7 +47,7 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
     }
     assert!(fs::read(folder.join("figure2.png")).unwrap().starts_with(b"\x89PNG"));
 
-    let rows = records(&folder.join("figure2.csv"));
+    let rows = read_csv(&folder.join("figure2.csv"));
     let [unit, criterion, removed, replaced] =
         ["unit", "criterion", "removed", "replaced"].map(|name| rows[0].iter().position(|head| head == name).unwrap());
     assert_eq!(rows.len(), 1 + 2, "{rows:?}");
@@ -57,7 +57,7 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
         assert_eq!(row[replaced], if name == "nbl" { row[removed].as_str() } else { "" });
     }
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
-    let section = part(&page, "id=\"artifact-tiny/figure2\"", "</section>");
+    let section = text_between(&page, "id=\"artifact-tiny/figure2\"", "</section>");
     assert!(section.contains("data:image/svg+xml"), "the page does not show the figure");
     run_ok(&world, &["verify", "results/figure2/tiny"]);
 }

@@ -6,9 +6,9 @@ use super::*;
 fn time_budget_includes_decoded_tokens() {
     // In the cost model, attention costs more per token after a longer prompt. The speedup of the same cuts therefore
     // depends on the prompt.
-    let world = world();
-    let read = speedup_and_time(&world, "16x1");
-    let decoded = speedup_and_time(&world, "16x1+32");
+    let world = create_world();
+    let read = measure_speedup_and_time(&world, "16x1");
+    let decoded = measure_speedup_and_time(&world, "16x1+32");
     assert_ne!(read.0, decoded.0);
     assert!(decoded.1 > read.1, "decoding 32 tokens took no time: {read:?}, {decoded:?}");
     for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
@@ -79,7 +79,7 @@ fn parameter_budget_search_includes_layers_and_sublayers() {
         let share = candidate["params"].as_f64().unwrap();
         assert!(share <= 0.9 && share > 0.5 && candidate["kv_cache"].is_null(), "{candidate}");
     }
-    let report = files_of(&world, "params=0.9");
+    let report = read_report(&world, "params=0.9");
     assert!(report.contains("| parameters |") && report.contains("attention ") && report.contains(" % |"), "{report}");
     assert!(found["winner"].is_string());
 }
@@ -102,7 +102,7 @@ const TIMED_ARGUMENTS: [&str; 8] =
 fn memory_and_time_budgets_compare_layers_and_sublayers() {
     let world = World::large();
     // The dense backbone has 705 kB of weights. An MLP has 86 kB, and an attention sublayer 49 kB.
-    let latency = 0.95 * dense_milliseconds(&world);
+    let latency = 0.95 * measure_dense_milliseconds(&world);
     for (key, bound, unit) in [("memory", 0.62, "MB"), ("speedup", 1.05, ""), ("latency", latency, "ms")] {
         let (code, found) = search_under(&world, &format!("{key}={bound}{unit}"), &TIMED_ARGUMENTS);
         let methods = methods_of(&found);
@@ -132,7 +132,7 @@ fn check_bound(candidate: &Value, key: &str, bound: f64) {
 
 /// Measures the latency of the dense backbone, which later searches read from the store. A search reports it if the
 /// dense backbone already meets the budget.
-fn dense_milliseconds(world: &World) -> f64 {
+fn measure_dense_milliseconds(world: &World) -> f64 {
     let text =
         stderr(&world.ghostlab(&[&SEARCH_ARGUMENTS[..], &TIMED_ARGUMENTS, &["--budget", "latency=10s"]].concat()));
     let time = text.split_once("speedup 1.000, ").and_then(|(_, rest)| rest.split_once(" ms"));
@@ -141,7 +141,7 @@ fn dense_milliseconds(world: &World) -> f64 {
 
 #[test]
 fn exported_sublayer_winner_scores_like_its_cell() {
-    let world = world();
+    let world = create_world();
     let axes =
         GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: llm-drop\ndepth: [{attention: 1}, {mlp: 1}]");
     let axes = axes.replace("recovery: [none, linearpatch-diag, ghosted]", "recovery: [none, nbl]");
@@ -162,7 +162,7 @@ fn exported_sublayer_winner_scores_like_its_cell() {
 }
 
 /// Returns the report on a search with a budget.
-fn files_of(world: &World, budget: &str) -> String {
+fn read_report(world: &World, budget: &str) -> String {
     let folder = world.path(&format!("results/backbone/search+{budget}"));
     std::fs::read_to_string(folder.join("search.md")).unwrap()
 }
@@ -192,7 +192,7 @@ fn kv_cache_budget_is_met_without_removing_mlps() {
 
 #[test]
 fn criteria_accept_only_depths_in_their_unit() {
-    let world = world();
+    let world = create_world();
     let axes = GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: [llm-streamline, llm-drop, nbl]");
     let axes = axes.replace(
         "recovery: [none, linearpatch-diag, ghosted]",
@@ -224,7 +224,7 @@ fn criteria_accept_only_depths_in_their_unit() {
     assert!(methods_of(&answer["searches"][0]).iter().all(|name| name.starts_with("tiny.streamline-1")));
 }
 
-fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
+fn measure_speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
     let methods = ["--criteria", "shortgpt", "--recoveries", "none"];
     let answer =
         searched_under(world, "latency=10s", &[&methods[..], &["--budget", "layers=1", "--prompt", prompt]].concat());

@@ -32,7 +32,7 @@ fn pipes_and_folders_in_a_store_are_reported_as_damage() {
         fs::remove_dir_all(store.join("submissions")).unwrap();
     }
     // A folder that is not empty is never removed. It is reported until the user moves it away.
-    put(&store.join("plans/abc.json/letter"), "mine");
+    write_file(&store.join("plans/abc.json/letter"), "mine");
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
     assert!(code == Some(5) && log.contains("move the entry out of the store"), "{log}");
     assert!(store.join("plans/abc.json/letter").exists());
@@ -95,7 +95,7 @@ fn process_with_unreadable_record_is_alive_for_3_minutes() {
     let damages: [Damage<'_>; 3] = [
         ("a pipe", &make_pipe),
         ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap()),
-        ("cut", &|path| put(path, "{\"id\":")),
+        ("cut", &|path| write_file(path, "{\"id\":")),
     ];
     for (what, damage) in damages {
         let world = World::new();
@@ -107,14 +107,14 @@ fn process_with_unreadable_record_is_alive_for_3_minutes() {
         let claims: Vec<&str> =
             outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
-        put(&store.join("claims").join(claim), &text.to_string());
+        write_file(&store.join("claims").join(claim), &text.to_string());
         damage(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
         assert!(
             code == Some(0) && log.contains("all remaining jobs are leased by other workers"),
             "{what}: a possibly running process counts as dead: {log}"
         );
-        age(&record);
+        make_old(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
         assert!(code == Some(0) && log.contains("all 9 cells complete"), "{what}: {log}");
     }
@@ -129,7 +129,7 @@ fn damaged_store_marker_is_reported_and_repaired() {
     let full_mark = fs::read(&mark).unwrap();
     type Damage<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
     let damages: [Damage<'_>; 6] = [
-        ("emptied", Box::new(|path| put(path, ""))),
+        ("emptied", Box::new(|path| write_file(path, ""))),
         ("cut", Box::new(|path| fs::write(path, &full_mark[..full_mark.len() / 2]).unwrap())),
         ("zeros", Box::new(|path| fs::write(path, vec![0; full_mark.len()]).unwrap())),
         ("a pipe", Box::new(make_pipe)),
@@ -156,10 +156,10 @@ fn damaged_store_marker_is_reported_and_repaired() {
 fn foreign_folder_with_store_names_is_not_repaired() {
     let world = World::new();
     let folder = world.path("own");
-    put(&folder.join("runs/thesis.txt"), "mine");
+    write_file(&folder.join("runs/thesis.txt"), "mine");
     fs::create_dir(folder.join("runs/empty")).unwrap();
     make_pipe(&folder.join("runs/pipe"));
-    let before = tree(&folder);
+    let before = read_tree(&folder);
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
     assert!(
         code == Some(3)
@@ -167,7 +167,7 @@ fn foreign_folder_with_store_names_is_not_repaired() {
             && !log.contains("--repair"),
         "{log}"
     );
-    assert!(tree(&folder) == before, "the store was changed");
+    assert!(read_tree(&folder) == before, "the store was changed");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         // Discard the output, because it contains the message of the injected panic.
         wait_for_exit(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
-            for (path, (mode, ..)) in tree(&store)
+            for (path, (mode, ..)) in read_tree(&store)
                 .into_iter()
                 .chain([(store.clone(), (fs::metadata(&store).unwrap().mode(), None, Vec::new()))])
             {
@@ -58,7 +58,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
     assert_eq!(ghostlab(&world, &["store", "init", "data/store", "--shared", "group"]).0, Some(0));
     assert_eq!(ghostlab(&world, &["store", "init", "data/store"]).0, Some(0));
-    for (path, (mode, ..)) in tree(&world.path("data/store")) {
+    for (path, (mode, ..)) in read_tree(&world.path("data/store")) {
         let expected = if path.is_dir() { 0o2770 } else { 0o660 };
         assert_eq!(mode & expected, expected, "{} has {mode:o}", path.display());
     }
@@ -106,7 +106,7 @@ fn users_of_a_group_share_a_store_under_a_closed_umask() {
 }
 
 fn result_tables(world: &World, folder: &str) -> Vec<Vec<u8>> {
-    let all = tree(&world.path(folder)).into_iter();
+    let all = read_tree(&world.path(folder)).into_iter();
     all.filter(|(path, _)| path.ends_with("results.csv")).map(|(_, (.., bytes))| bytes).collect::<Vec<_>>()
 }
 
@@ -185,7 +185,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
             worker["system"] = json!("another machine");
             fs::write(&record, worker.to_string()).unwrap();
-            age(&record);
+            make_old(&record);
             let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
             assert!(code == Some(0) && log.contains("all 9 cells complete"), "{point}: {log}");
             (world, child)

@@ -16,7 +16,7 @@ fn rebuilt_program_does_not_affect_queued_jobs() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     fs::write(&program, "another program").unwrap();
     for task in [Some("0"), None] {
-        let output = job(&submission(&world), task);
+        let output = run_job(&submission(&world), task);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");

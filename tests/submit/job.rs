@@ -71,11 +71,11 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
     let output = slurm.run(&world, &["submit", "slurm", "mini"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let script = fs::read_to_string(submission(&world).join("job.sh")).unwrap();
-    let report = job(&submission(&world), None);
+    let report = run_job(&submission(&world), None);
     assert_eq!(report.status.code(), Some(3), "nothing is stored yet: {}", stderr(&report));
-    let worker = job(&submission(&world), Some("0"));
+    let worker = run_job(&submission(&world), Some("0"));
     assert_eq!(worker.status.code(), Some(0), "{script}\n{}", stderr(&worker));
-    let report = job(&submission(&world), None);
+    let report = run_job(&submission(&world), None);
     assert_eq!(report.status.code(), Some(0), "{script}\n{}", stderr(&report));
     for name in ["mini.csv", "mini.parquet", "mini.md", "mini.tex"] {
         assert!(
@@ -95,7 +95,7 @@ fn status_shows_job_errors_until_a_job_succeeds() {
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus.clone() + " w1").unwrap();
     for task in [Some("0"), None] {
-        let output = job(&submission(&world), task);
+        let output = run_job(&submission(&world), task);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     }
     let shown = stdout(&slurm.run(&world, &["status"]));
@@ -115,7 +115,7 @@ fn status_shows_job_errors_until_a_job_succeeds() {
     let ends = &status["answer"]["submissions"][0]["ends"];
     assert_eq!((&ends[0]["job"], &ends[0]["exit_code"]), (&"5_0".into(), &2.into()), "{status}");
     fs::write(world.path("train.txt"), corpus).unwrap();
-    let output = job(&submission(&world), Some("0"));
+    let output = run_job(&submission(&world), Some("0"));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(!shown.contains("job 5_0 ended") && shown.contains("job 6 ended"), "{shown}");
@@ -126,16 +126,16 @@ fn status_shows_job_errors_until_a_job_succeeds() {
 fn report_replaces_a_later_run_only_if_settings_match() {
     let world = World::new();
     submit_grid(&world);
-    let worked = job(&submission(&world), Some("0"));
+    let worked = run_job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
     // The same grid is run manually in the meantime. Its paths are relative, while those in the submitted copy are
     // absolute.
     let printed = world.run_ok(&[]);
-    let first = report(&world);
+    let first = run_report(&world);
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
     assert!(!stderr(&first).contains("other settings"), "{}", stderr(&first));
     assert!(!printed.contains("other settings") && !world.run_ok(&[]).contains("other settings"));
-    let again = report(&world);
+    let again = run_report(&world);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
 
     // The grid is changed and then run manually while the submission is waiting for its report.
@@ -143,7 +143,7 @@ fn report_replaces_a_later_run_only_if_settings_match() {
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     world.run_ok(&[]);
     let tables = world.tables();
-    let rejected = report(&world);
+    let rejected = run_report(&world);
     assert_eq!(rejected.status.code(), Some(2), "{}", stderr(&rejected));
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
         assert!(stderr(&rejected).contains(word), "`{word}` is not in {}", stderr(&rejected));
@@ -157,7 +157,7 @@ fn report_replaces_a_later_run_only_if_settings_match() {
     world.write("test.jsonl", other);
     world.run_ok(&[]);
     world.write("test.jsonl", text);
-    let rejected = report(&world);
+    let rejected = run_report(&world);
     assert!(
         rejected.status.code() == Some(2) && stderr(&rejected).contains("other corpora.test"),
         "{}",
@@ -165,12 +165,12 @@ fn report_replaces_a_later_run_only_if_settings_match() {
     );
     // The results of a later run with equal settings are replaced.
     world.run_ok(&[]);
-    let last = report(&world);
+    let last = run_report(&world);
     assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
 }
 
-fn report(world: &World) -> Output {
-    job(&submission(world), None)
+fn run_report(world: &World) -> Output {
+    run_job(&submission(world), None)
 }
 
 fn assert_worker_rejected(world: &World, frozen: &str, words: &[&str]) {

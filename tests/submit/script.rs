@@ -97,16 +97,16 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     for (asked, frozen) in [("portable", "--kernels portable"), ("amx", "--kernels amx")] {
-        let script = stdout(&submit(&slurm, &world, &["--dtype", "bf16", "--kernels", asked]));
+        let script = stdout(&run_submit(&slurm, &world, &["--dtype", "bf16", "--kernels", asked]));
         assert_eq!(script.matches(frozen).count(), 2, "worker and report of {asked}: {script}");
     }
-    let output = submit(&slurm, &world, &["--dtype", "bf16"]);
+    let output = run_submit(&slurm, &world, &["--dtype", "bf16"]);
     let script = stdout(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
     assert!(stderr(&output).contains("--kernels auto selects "), "{}", stderr(&output));
     assert!(
-        !stdout(&submit(&slurm, &world, &[])).contains("--kernels"),
+        !stdout(&run_submit(&slurm, &world, &[])).contains("--kernels"),
         "a kernel family was frozen although f32 has only one"
     );
 }
@@ -132,7 +132,7 @@ fn special_paths_reach_slurm_intact_or_are_rejected() {
         assert!(words.lines().any(|line| line == word), "`{word}` is not in\n{words}");
     }
     for task in [Some("0"), None] {
-        let output = job(&folder, task);
+        let output = run_job(&folder, task);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());

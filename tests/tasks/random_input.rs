@@ -6,7 +6,7 @@ use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
 use ghostlab_definitions::{Row, builtin};
 use serde_json::{Map, Value, json};
 
-use super::{TokenizedTask, documents_of, golden};
+use super::{TokenizedTask, documents_of, load_golden_encoder};
 
 /// Encoder that uses one token per byte and has no BOS token.
 struct Bytes;
@@ -97,7 +97,7 @@ fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
 
 /// Returns the fields of each golden row for a task.
 fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
-    super::lines(&documents_of(known)).into_iter().map(|row| row.as_object().unwrap().clone()).collect()
+    super::read_json_lines(&documents_of(known)).into_iter().map(|row| row.as_object().unwrap().clone()).collect()
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn arbitrary_text_is_unchanged_in_requests() {
 #[test]
 fn requests_for_arbitrary_text_fit_the_length() {
     let mut random = RandomInput(4);
-    let (encoder, _) = golden();
+    let (encoder, _) = load_golden_encoder();
     let task = Task::find("boolq").unwrap();
     for _ in 0..300 {
         let fields = json!({"question": random.text(30), "passage": random.text(60), "label": 0});

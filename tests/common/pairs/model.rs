@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Pair, Setting, between, pair, planned};
-use crate::common::world::tokenizer;
+use crate::common::world::build_tokenizer;
 
 /// Returns setting pairs that differ in the backbone.
 pub(super) fn weights() -> Vec<Pair> {
@@ -14,7 +14,7 @@ pub(super) fn weights() -> Vec<Pair> {
             setting.change_json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
         }),
         pair("another tokenizer", &["model.tokenizer"], |setting| {
-            let mut other = tokenizer(300);
+            let mut other = build_tokenizer(300);
             other["model"]["vocab"]["w7"] = json!(8);
             other["model"]["vocab"]["w8"] = json!(7);
             setting.world.write("backbone/tokenizer.json", other.to_string());

@@ -147,8 +147,9 @@ pub(super) fn chats() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that differ in options that limit the requests of a task definition.
-pub(super) fn limits() -> Vec<Pair> {
+/// Returns setting pairs that change the requests or generation of a task definition: document limit, context length,
+/// special tokens and generation settings.
+pub(super) fn request_settings() -> Vec<Pair> {
     vec![
         planned(
             "fewer documents of a definition",
