@@ -107,7 +107,8 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // No drafts remain: activations that were layer selection needed were deleted.
+    // No drafts
+    // remain: activations that were layer selection needed were deleted.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 

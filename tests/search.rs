@@ -124,8 +124,8 @@ fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &Item
     }
 }
 
-/// Checks the differences in loss between candidates and their rivals. They are computed on the items on which both were
-/// scored.
+/// Checks the differences in loss between candidates and their rivals. They are computed on the items on which both
+/// were scored.
 fn check_differences(found: &Value, results: &StoredResults, winner: &str, order: &[usize]) {
     let candidates = found["candidates"].as_array().unwrap();
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {

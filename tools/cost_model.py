@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = 0.25
 
 
-def events(given):
+def read_events(given):
     if given.events:
         yield from open(given.events)
         return
@@ -33,7 +33,7 @@ def events(given):
             raise SystemExit(f"{' '.join(map(str, command))} failed with exit code {run.returncode}")
 
 
-def jobs(lines):
+def iterate_jobs(lines):
     """Iterates over the label, kind of work, operations and seconds of each job."""
     kinds, begun = {}, {}
     for event in map(json.loads, lines):
@@ -42,13 +42,13 @@ def jobs(lines):
                 begun = {}
                 kinds |= {work["work"]: work["kind"] for work in event["work"]}
             case "started":
-                begun[event["job"]] = (event, at(event))
+                begun[event["job"]] = (event, timestamp(event))
             case "finished":
                 job, since = begun.pop(event["job"])
-                yield job["label"], kinds.get(job["work"], "?"), job["flops"], at(event) - since
+                yield job["label"], kinds.get(job["work"], "?"), job["flops"], timestamp(event) - since
 
 
-def at(event):
+def timestamp(event):
     return datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()
 
 
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="path of the program")
     given = parser.parse_args()
     by_kind = defaultdict(list)
-    for label, kind, flops, seconds in jobs(events(given)):
+    for label, kind, flops, seconds in iterate_jobs(read_events(given)):
         by_kind[kind].append((label, flops, seconds))
     print("| kind | jobs | TFLOP | seconds | GFLOP/s | compared | within 25 % | share of their time |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -6,9 +6,10 @@
     python tools/exported.py lm-eval OUT.json TASKS LIMIT TASK,TASK,... FOLDER...
 
 `logits` loads each folder in float32, and writes the token ids of the text and the logits of every position under the folder's
-name. A text of numbers is read as token ids. It also checks the interfaces that serving programs use (`unasked`, `attended`,
-`empty`, `saved`), and fails if one gives a different result. `generate` is for larger models: it leaves out the last three
-interfaces, and computes the logits in float64, because their rounding errors in float32 are close to the tolerance.
+name. A text of numbers is read as token ids. It also checks the interfaces that serving programs use (`check_loading`,
+`check_attention`, `check_empty_model`, `check_saved_model`), and fails if one gives a different result. `generate` is for larger
+models: it leaves out the last three checks, and computes the logits in float64, because their rounding errors in float32 are
+close to the tolerance.
 
 `lm-eval` scores each folder on the first LIMIT documents of TASKS/TASK.jsonl.gz with the harness's task of that name, and
 writes the results.
@@ -21,32 +22,32 @@ from pathlib import Path
 
 
 # Tolerance for logits of the same float32 weights, computed in two ways.
-NEAR = {"rtol": 1e-4, "atol": 1e-4}
+TOLERANCES = {"rtol": 1e-4, "atol": 1e-4}
 
 
-def refused(load, *said):
-    """Checks that a load fails with a message that contains `said`, without prompting the user."""
+def assert_load_fails(load, *words):
+    """Checks that a load fails with a message that contains all `words`, without prompting the user."""
     try:
         load()
     except KeyError as error:
-        assert all(word in str(error) for word in said), error
+        assert all(word in str(error) for word in words), error
         return
     raise AssertionError("the load must fail")
 
 
-def unasked(folder, has_code):
+def check_loading(folder, has_code):
     """Checks that tokenizer and config load without a prompt, and that a model with code is rejected unless it is trusted."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     assert type(config).__module__.startswith("transformers."), type(config)
     if has_code:
-        refused(lambda: AutoModelForCausalLM.from_pretrained(folder), "trust_remote_code=True")
-        refused(lambda: AutoModel.from_pretrained(folder, attn_implementation="eager"), "trust_remote_code=True")
+        assert_load_fails(lambda: AutoModelForCausalLM.from_pretrained(folder), "trust_remote_code=True")
+        assert_load_fails(lambda: AutoModel.from_pretrained(folder, attn_implementation="eager"), "trust_remote_code=True")
     return tokenizer
 
 
-def register():
+def register_probe():
     """Registers a probe as attention implementation, like serving programs do. Returns the list of layers that call it."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
@@ -71,7 +72,7 @@ def register():
     return calls
 
 
-def attended(model, ids, whole, calls):
+def check_attention(model, ids, whole, calls):
     """Checks that all attention implementations give the same logits, and that each layer with attention calls the selected
     one with its own index."""
     import torch
@@ -82,14 +83,14 @@ def attended(model, ids, whole, calls):
     for name in ["eager", *(["sdpa"] if model._supports_sdpa else []), "ghostlab_probe"]:
         model.set_attn_implementation(name)
         calls.clear()
-        given = model(ids, output_hidden_states=True)
-        torch.testing.assert_close(given.logits[0], whole, **NEAR, msg=lambda said: f"{name}: {said}")
-        assert len(given.hidden_states) == model.config.num_hidden_layers + 1
+        result = model(ids, output_hidden_states=True)
+        torch.testing.assert_close(result.logits[0], whole, **TOLERANCES, msg=lambda message: f"{name}: {message}")
+        assert len(result.hidden_states) == model.config.num_hidden_layers + 1
     assert calls == kept, calls
     model.set_attn_implementation(before)
 
 
-def empty(folder, model, ids, whole, code):
+def check_empty_model(folder, model, ids, whole, code):
     """Checks a base model created as vLLM does: from the config, on the meta device, with the weights loaded later."""
     import torch
     from accelerate import init_empty_weights
@@ -106,15 +107,15 @@ def empty(folder, model, ids, whole, code):
     # Call the model as serving programs do: with positions, without a cache, and with a tuple result that starts with
     # the residual stream.
     bare.load_state_dict(model.model.state_dict(), assign=True)
-    places = torch.arange(ids.shape[1])[None]
-    stream = bare.eval()(input_ids=ids, position_ids=places, use_cache=False, return_dict=False)[0]
-    given = model.lm_head(stream)[0]
+    positions = torch.arange(ids.shape[1])[None]
+    stream = bare.eval()(input_ids=ids, position_ids=positions, use_cache=False, return_dict=False)[0]
+    result = model.lm_head(stream)[0]
     cap = getattr(config, "final_logit_softcapping", None)
-    given = given if cap is None else torch.tanh(given / cap) * cap
-    torch.testing.assert_close(given, whole, **NEAR, msg=lambda said: f"from_config: {said}")
+    result = result if cap is None else torch.tanh(result / cap) * cap
+    torch.testing.assert_close(result, whole, **TOLERANCES, msg=lambda message: f"from_config: {message}")
 
 
-def saved(model, ids, whole, has_code):
+def check_saved_model(model, ids, whole, has_code):
     """Checks that a model saved by transformers loads as the same model, and still requires trust for its code."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -123,10 +124,10 @@ def saved(model, ids, whole, has_code):
         model.save_pretrained(folder)
         code = {}
         if has_code:
-            refused(lambda: AutoModelForCausalLM.from_pretrained(folder), "trust_remote_code=True")
+            assert_load_fails(lambda: AutoModelForCausalLM.from_pretrained(folder), "trust_remote_code=True")
             code = {"trust_remote_code": True}
         again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **code).eval()
-        torch.testing.assert_close(again(ids).logits[0], whole, **NEAR, msg=lambda said: f"saved: {said}")
+        torch.testing.assert_close(again(ids).logits[0], whole, **TOLERANCES, msg=lambda message: f"saved: {message}")
 
 
 def logits(out, text, folders, large=False):
@@ -134,14 +135,14 @@ def logits(out, text, folders, large=False):
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
-    tensors, calls = {}, register()
+    tensors, calls = {}, register_probe()
     for folder in map(Path, folders):
         has_code = (folder / "modeling_ghostlab.py").exists()
         code = {"trust_remote_code": True} if has_code else {}
-        tokenizer = unasked(folder, has_code)
+        tokenizer = check_loading(folder, has_code)
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **code)
-        odd = {key: value for key, value in info.items() if value}
-        assert not odd, f"{folder}: {odd}"
+        problems = {key: value for key, value in info.items() if value}
+        assert not problems, f"{folder}: {problems}"
         if all(word.isdigit() for word in text.split()):
             ids = torch.tensor([[int(word) for word in text.split()]])
         else:
@@ -155,9 +156,9 @@ def logits(out, text, folders, large=False):
             if large:
                 whole = model.double()(ids).logits[0]
             else:
-                attended(model, ids, whole, calls)
-                empty(folder, model, ids, whole, code)
-                saved(model, ids, whole, has_code)
+                check_attention(model, ids, whole, calls)
+                check_empty_model(folder, model, ids, whole, code)
+                check_saved_model(model, ids, whole, has_code)
         assert torch.equal(cached, plain), f"{folder}: generation depends on the cache"
         assert torch.equal(static, plain), f"{folder}: generation depends on the static cache"
         tensors[f"{folder.name}.ids"] = ids[0].contiguous()
@@ -166,7 +167,7 @@ def logits(out, text, folders, large=False):
 
 
 # Tasks whose test split the harness scores. For other tasks, it scores the validation split.
-TESTED = ("arc_easy", "arc_challenge", "openbookqa", "race")
+TEST_SPLIT_TASKS = ("arc_easy", "arc_challenge", "openbookqa", "race")
 
 
 def local_tasks(here, files):
@@ -175,12 +176,12 @@ def local_tasks(here, files):
 
     known = TaskManager()
     for name, file in files.items():
-        own = known.task_index[name]
+        task = known.task_index[name]
         # Only the scored split exists.
-        split = "test" if name in TESTED else "validation"
+        split = "test" if name in TEST_SPLIT_TASKS else "validation"
         others = {f"{other}_split": None for other in ("training", "validation", "test") if other != split}
         local = {
-            "include": str(own.yaml_path if hasattr(own, "yaml_path") else own["yaml_path"]),
+            "include": str(task.yaml_path if hasattr(task, "yaml_path") else task["yaml_path"]),
             "task": f"local_{name}",
             "dataset_path": "parquet" if Path(file).suffix == ".parquet" else "json",
             "dataset_name": None,

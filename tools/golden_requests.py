@@ -28,20 +28,20 @@ def text(draw, least=2, most=9):
     return " ".join(draw.choice(WORDS) for _ in range(draw.randint(least, most)))
 
 
-def four(draw, labels="ABCD"):
+def four_choices(draw, labels="ABCD"):
     return {"text": [text(draw, 1, 4) for _ in labels], "label": list(labels)}
 
 
 # Row generators by dataset. Their arguments are a random number generator and the index of the row.
 ROWS = {
-    "allenai/ai2_arc": lambda d, i: {"id": f"q{i}", "question": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
-    "allenai/openbookqa": lambda d, i: {"question_stem": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
+    "allenai/ai2_arc": lambda d, i: {"id": f"q{i}", "question": text(d), "choices": four_choices(d), "answerKey": d.choice("ABCD")},
+    "allenai/openbookqa": lambda d, i: {"question_stem": text(d), "choices": four_choices(d), "answerKey": d.choice("ABCD")},
     "allenai/sciq": lambda d, i: {
         "support": " " + text(d), "question": text(d), "correct_answer": text(d, 1, 3),
         **{f"distractor{k}": text(d, 1, 3) for k in (1, 2, 3)},
     },
-    "cais/mmlu": lambda d, i: {"question": f" {text(d)} ", "choices": four(d)["text"], "answer": d.randrange(4), "subject": "made up"},
-    "tau/commonsense_qa": lambda d, i: {"question": text(d), "choices": four(d, "ABCDE"), "answerKey": d.choice("ABCDE")},
+    "cais/mmlu": lambda d, i: {"question": f" {text(d)} ", "choices": four_choices(d)["text"], "answer": d.randrange(4), "subject": "made up"},
+    "tau/commonsense_qa": lambda d, i: {"question": text(d), "choices": four_choices(d, "ABCDE"), "answerKey": d.choice("ABCDE")},
     "openai/gsm8k": lambda d, i: {"question": text(d), "answer": f"{text(d)}\n#### {d.randrange(900)}"},
     "mandarjoshi/trivia_qa": lambda d, i: {"question": text(d), "answer": {"aliases": [text(d, 1, 2) for _ in range(3)], "value": text(d, 1, 2)}},
     "google-research-datasets/nq_open": lambda d, i: {"question": text(d), "answer": [text(d, 1, 2) for _ in range(d.randint(1, 3))]},
@@ -64,7 +64,7 @@ ROWS = {
         "passage": text(d, 9, 20), "question": text(d), "label": d.randrange(2), "idx": i,
     },
     "EleutherAI/unscramble": lambda d, i: {"context": text(d), "completion": text(d, 1, 1)},
-    "Rowan/hellaswag": lambda d, i: {"ctx": text(d), "endings": four(d)["text"], "label": "1"},
+    "Rowan/hellaswag": lambda d, i: {"ctx": text(d), "endings": four_choices(d)["text"], "label": "1"},
     "allenai/swag": lambda d, i: {"startphrase": text(d), **{f"ending{k}": text(d, 1, 5) for k in range(4)}, "label": d.randrange(4)},
     "EleutherAI/headqa": lambda d, i: {"qtext": text(d), "answers": [{"aid": k + 1, "atext": text(d, 1, 4)} for k in range(4)], "ra": d.randint(1, 4)},
     "skt/kobest_v1": lambda d, i: {"paragraph": text(d, 9, 14), "question": text(d), "label": d.randrange(2)},
@@ -89,12 +89,12 @@ def rows(path, split):
     return [ROWS[path](draw, place) for place in range(SPLITS[split])]
 
 
-def plain(value):
+def to_json(value):
     """Converts an argument to a JSON value."""
     return value if isinstance(value, (str, dict)) else str(value)
 
 
-def asked(task, shots, chat, render):
+def build_requests(task, shots, chat, render):
     task.set_config(key="num_fewshot", value=0 if task.config.num_fewshot == 0 else shots)
     task.set_fewshot_seed(seed=1234)
     task.build_all_requests(
@@ -107,12 +107,12 @@ def asked(task, shots, chat, render):
         chat_template=render if chat else None,
     )
     return [
-        {"document": of.doc_id, "index": of.idx, "kind": of.request_type, "arguments": [plain(part) for part in of.args]}
+        {"document": of.doc_id, "index": of.idx, "kind": of.request_type, "arguments": [to_json(part) for part in of.args]}
         for of in task.instances
     ]
 
 
-def translated():
+def generate_corpora():
     """Generates corpora of references and perturbed copies, with their sacrebleu scores."""
     draw, corpora = random.Random(7), []
     for place in range(60):
@@ -135,10 +135,10 @@ def main(out):
     out = pathlib.Path(out)
     (out / "tasks").write_text(str(pathlib.Path(lm_eval.tasks.__file__).parent))
 
-    def made(path, name=None, *_, **__):
+    def load_synthetic(path, name=None, *_, **__):
         return datasets.DatasetDict({split: datasets.Dataset.from_list(rows(path, split)) for split in SPLITS})
 
-    datasets.load_dataset = made
+    datasets.load_dataset = load_synthetic
     template = _compile_jinja_template(CHAT)
 
     def render(messages, add_generation_prompt=True):
@@ -157,11 +157,11 @@ def main(out):
                 (task,) = manager.load([name])["tasks"].values()
                 samples = (task.config.fewshot_config.samples if task.config.fewshot_config else None) or ()
                 shots = min(shots, len(samples) or shots)
-                golden.append({"task": name, "shots": shots, "chat": chat, "requests": asked(task, shots, chat, render)})
+                golden.append({"task": name, "shots": shots, "chat": chat, "requests": build_requests(task, shots, chat, render)})
     (out / "golden.json").write_text(
         json.dumps({"chat": CHAT, "system": SYSTEM, "asked": golden}, ensure_ascii=False)
     )
-    (out / "translated.json").write_text(json.dumps(translated(), ensure_ascii=False))
+    (out / "translated.json").write_text(json.dumps(generate_corpora(), ensure_ascii=False))
     for path in ROWS:
         folder = out / "rows" / path
         folder.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ class Bench:
             raise Failed(f"{' '.join(command)}\nexit code {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
         return seconds, done.stdout, done.stderr
 
-    def place(self, name):
+    def store_options(self, name):
         """Returns the options for a new store with this name."""
         return ["--store", self.folder / name / "store"]
 
@@ -81,7 +81,7 @@ class Bench:
         file = self.folder / f"{name}.yaml"
         file.write_text(json.dumps(content))  # JSON is YAML
         results = self.folder / name / "results"
-        seconds, _, said = self.run("run", file, *engine, *words, *self.place(name), "--results", results)
+        seconds, _, said = self.run("run", file, *engine, *words, *self.store_options(name), "--results", results)
         (table,) = results.rglob("results.csv")
         return seconds, table.parent, said
 
@@ -130,14 +130,14 @@ def parity(bench, found):
             furthest[kind] = max(furthest.get(kind, 0.0), apart)
         only = [compared[of] for of in ("only_first", "only_second")]
         of = {"seconds": seconds, "compared": compared["compared"], "judged": judged, "beyond": beyond, "furthest": furthest}
-        found[bench.name(dtype)] = of | {"only": sum(map(len, only)), "notes": notes(said)}
+        found[bench.name(dtype)] = of | {"only": sum(map(len, only)), "notes": memory_notes(said)}
         # In half precision, rounding may make a criterion select another cut.
         if beyond or not judged or (dtype == "f32" and any(only)):
             wrong.append(f"{dtype}: {len(beyond)} of {judged} values exceed the tolerance, {sum(map(len, only))} are unpaired")
     return wrong
 
 
-def notes(said):
+def memory_notes(said):
     """Returns the lines about memory limits and overflow."""
     return [line for line in said.splitlines() if "out of device memory" in line or "loaded on demand" in line or "overflow" in line]
 
@@ -155,7 +155,7 @@ def text(bench):
 
 def score(bench, model, count, length, engine, name):
     words = ["score", model, "--perplexity", text(bench), "--length", length, "--windows", count, "--json", *engine]
-    seconds, answer, said = bench.run(*words, *bench.place(name))
+    seconds, answer, said = bench.run(*words, *bench.store_options(name))
     return seconds, json.loads(answer)["answer"]["scores"][0]["value"], said
 
 
@@ -163,18 +163,19 @@ def rate(bench, model, count, length, engine, name):
     """Returns the tokens per second of scoring a text, and the perplexity."""
     corpora = {"text": {"path": str(text(bench)), "rule": "wikitext2", "limit": count}}
     evaluate = {"perplexity": [{"corpus": "text", "length": length}]}
-    found, events = paced(bench, {"corpora": corpora, "evaluate": evaluate}, model, engine, name)
+    found, events = run_and_measure_rate(bench, {"corpora": corpora, "evaluate": evaluate}, model, engine, name)
     (perplexity,) = [event["value"] for event in events if event["event"] == "scored"]
     return found | {"perplexity": perplexity}
 
 
-def paced(bench, content, model, engine, name):
+def run_and_measure_rate(bench, content, model, engine, name):
     """Runs a grid of one dense backbone. Returns its tokens per second and its events. The rate excludes the first batch, because
     its time includes startup and loading."""
     content |= {"backbones": {"m": {"path": str(model)}}, "backbone": "m"}
     file = bench.folder / f"rate-{name}.yaml"
     file.write_text(json.dumps(content))
-    words = ["run", file, "--events", *engine, *bench.place(f"rate-{name}"), "--results", bench.folder / f"rate-{name}/results"]
+    stored = bench.store_options(f"rate-{name}")
+    words = ["run", file, "--events", *engine, *stored, "--results", bench.folder / f"rate-{name}/results"]
     seconds, said, _ = bench.run(*words)
     events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     at = lambda event: datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()
@@ -227,22 +228,22 @@ def transformers(bench, model, length, dtype):
         logits = loaded(ids, use_cache=False).logits[:, :-1]
         torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).item()
 
-    return fastest(bench, model, dtype, (length, 0), bench.size((4, 16, 64), (2,)), scored)
+    return measure_fastest(bench, model, dtype, (length, 0), bench.size((4, 16, 64), (2,)), scored)
 
 
-def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
+def measure_fastest(bench, model, dtype, lengths, batches, run, rounds=None):
     """Returns the tokens per second of transformers at the best batch size. `lengths` are the input and output tokens per row."""
     try:
         import torch
 
-        loaded = loaded_by_transformers(bench, model, dtype)
+        loaded = load_with_transformers(bench, model, dtype)
     except ImportError as error:
         return f"skipped: {error}"
     best = {"tokens_per_second": 0.0, "torch": torch.__version__}
     for batch in batches:
         ids = torch.randint(3, 200, (batch, lengths[0]), device=bench.given.device)
         try:
-            seconds = timed(bench, lambda: run(torch, loaded, ids), rounds)
+            seconds = mean_seconds(bench, lambda: run(torch, loaded, ids), rounds)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             continue
@@ -283,25 +284,26 @@ def generation(bench, found):
         for dtype in ["bf16", "f32"]:
             # Products in f32 are ten times slower.
             some = count // 3 if (name, dtype) == ("wide", "f32") else count
-            of[bench.name(dtype)], _ = paced(bench, content(some), model, bench.device(dtype), f"generation-{name}-{dtype}")
-            of[f"transformers on {bench.given.device}, {dtype}"] = generated_by_transformers(bench, model, words, new, dtype)
+            label = f"generation-{name}-{dtype}"
+            of[bench.name(dtype)], _ = run_and_measure_rate(bench, content(some), model, bench.device(dtype), label)
+            of[f"transformers on {bench.given.device}, {dtype}"] = generate_with_transformers(bench, model, words, new, dtype)
         if name == "trained":
             # Run this last, so that a time limit drops this measurement first.
-            of["own kernels, f32"], _ = paced(bench, content(min(count, 512)), model, bench.CPU, "generation-cpu")
+            of["own kernels, f32"], _ = run_and_measure_rate(bench, content(min(count, 512)), model, bench.CPU, "generation-cpu")
     return []
 
 
-def generated_by_transformers(bench, model, length, new, dtype):
+def generate_with_transformers(bench, model, length, new, dtype):
     """Measures transformers on the same device, with prompts of random tokens."""
 
     def generated(torch, loaded, ids):
         fixed = {"do_sample": False, "min_new_tokens": new, "max_new_tokens": new, "pad_token_id": 0}
         loaded.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
 
-    return fastest(bench, model, dtype, (length, new), bench.size((64, 256, 1024), (2,)), generated, 1)
+    return measure_fastest(bench, model, dtype, (length, new), bench.size((64, 256, 1024), (2,)), generated, 1)
 
 
-def loaded_by_transformers(bench, model, dtype):
+def load_with_transformers(bench, model, dtype):
     import torch
     from transformers import AutoModelForCausalLM, utils
 
@@ -310,7 +312,7 @@ def loaded_by_transformers(bench, model, dtype):
     return AutoModelForCausalLM.from_pretrained(model, dtype=types[dtype]).to(bench.given.device).eval()
 
 
-def timed(bench, once, rounds=None):
+def mean_seconds(bench, once, rounds=None):
     """Returns the mean time of several rounds in seconds."""
     import torch
 
@@ -331,7 +333,7 @@ def tasks(bench, found):
     files = [TINY / f"tasks/{task}.jsonl.gz" for task in TASKS]
     for place, (name, engine) in enumerate(bench.sides().items()):
         words = ["score", TINY / "llama", "--tasks", *files, "--documents", bench.size(300, 2), "--json", *engine]
-        seconds, answer, _ = bench.run(*words, *bench.place(f"tasks-{place}"))
+        seconds, answer, _ = bench.run(*words, *bench.store_options(f"tasks-{place}"))
         scores = json.loads(answer)["answer"]["scores"]
         found[name] = {"seconds": seconds, "percent": {f"{of['of']} {of['metric']}": of["value"] for of in scores}}
     return []
@@ -359,11 +361,11 @@ def latency(bench, found):
                 rows = list(csv.DictReader(file))
             times = [key for key in rows[0] if key.startswith(("prefill_ms", "speedup", "decode_tps", "decode_speedup"))]
             of[side] = {row["recovery"] or "dense": {key: row[key] for key in times} for row in rows}
-            of[side]["machine"] = machine_of(results)
+            of[side]["machine"] = read_machine(results)
     return []
 
 
-def machine_of(results):
+def read_machine(results):
     """Returns the machine recorded in `run.json`."""
     told = json.loads((results / "run.json").read_text())
     return told.get("machine")
@@ -379,9 +381,9 @@ def memory(bench, found):
     bounded = bench.device("f32") + little
     seconds, ours, said = score(bench, bench.backbone, count, length, bounded, "memory-little")
     wrong = [] if abs(ours / expected - 1) <= 1e-5 else [f"perplexity {ours} with little memory, {expected} with enough"]
-    if not notes(said):
+    if not memory_notes(said):
         wrong.append("no layers were loaded on demand, because all of them fit into the memory")
-    found |= {"perplexity": {"all": expected, "little": ours}, "seconds": seconds, "notes": notes(said)}
+    found |= {"perplexity": {"all": expected, "little": ours}, "seconds": seconds, "notes": memory_notes(said)}
     return wrong
 
 
@@ -389,7 +391,7 @@ PARTS = {"parity": parity, "memory": memory, "tasks": tasks, "forward": forward,
 
 
 def machine(bench):
-    def told(*command):
+    def run_and_capture(*command):
         try:
             return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
@@ -400,9 +402,9 @@ def machine(bench):
         "date": time.strftime("%Y-%m-%d"),
         "cpu": next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
-        "gpu": told("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
-        "program": told(str(bench.program), "--version"),
-        "doctor": (told(str(bench.program), "doctor") or "").splitlines(),
+        "gpu": run_and_capture("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        "program": run_and_capture(str(bench.program), "--version"),
+        "doctor": (run_and_capture(str(bench.program), "doctor") or "").splitlines(),
         "device": bench.given.device,
         "backbone": "tiny-llama" if bench.is_tiny() else "trained on English",
     }

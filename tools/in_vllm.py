@@ -18,13 +18,13 @@ NEW = 8
 NEAR = 1e-3
 
 
-def ids_of(folder):
+def text_ids(folder):
     config = json.loads(Path(folder, "config.json").read_text())
     # The text is longer than the attention windows of small models.
     return [3 + 7 * i * i % min(config["vocab_size"] - 3, 290) for i in range(96)]
 
 
-def transformers_says(folder, ids):
+def run_transformers(folder, ids):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -37,7 +37,7 @@ def transformers_says(folder, ids):
     return [probabilities[i, ids[i + 1]].item() for i in range(len(ids) - 1)], made[0, len(ids) :].tolist()
 
 
-def vllm_says(folder, ids):
+def run_vllm(folder, ids):
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -59,10 +59,10 @@ def vllm_says(folder, ids):
     return given, list(output.outputs[0].token_ids), name
 
 
-def one(folder):
-    ids = ids_of(folder)
-    theirs, made = transformers_says(folder, ids)
-    given, taken, name = vllm_says(folder, ids)
+def compare_folder(folder):
+    ids = text_ids(folder)
+    theirs, made = run_transformers(folder, ids)
+    given, taken, name = run_vllm(folder, ids)
     apart = max(abs(a - b) for a, b in zip(given, theirs, strict=True))
     same = sum(a == b for a, b in zip(taken, made, strict=True))
     print(f"{Path(folder).name}: {name}, log-probabilities differ by {apart:.1e}, {same} of {NEW} tokens agree", flush=True)
@@ -71,7 +71,7 @@ def one(folder):
 
 def main(folders):
     if len(folders) == 1:
-        return one(folders[0])
+        return compare_folder(folders[0])
     quiet = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     here = {**os.environ, **quiet, "HF_HUB_OFFLINE": "1"}
     runs = [subprocess.run([sys.executable, __file__, folder], env=here).returncode for folder in folders]

@@ -53,7 +53,7 @@ def read(name):
         return list(csv.DictReader(file))
 
 
-def measurements():
+def newest_measurements():
     """Returns the newest row of each processor, part, work and peer, in the order in which they were first measured."""
     newest = {}
     for path in sorted(RESULTS.glob("*.csv")):
@@ -83,15 +83,15 @@ def work(row):
     return row["part"], what, re.sub(rf" in {TYPE.pattern}", "", row["peer"])
 
 
-def lines_of(rows, processors):
+def format_lines(rows, processors):
     """Returns a table row for each work and peer."""
     works = {}
     for row in rows:
         works.setdefault(work(row), {}).setdefault(float_type(row), {})[row["processor"]] = row
-    return [line(*key, types, processors) for key, types in works.items()]
+    return [format_line(*key, types, processors) for key, types in works.items()]
 
 
-def line(part, what, peer, types, processors):
+def format_line(part, what, peer, types, processors):
     """Returns a table row. A cell has one line per float type, or one line if all are equal."""
     cells = []
     for name, measured in types.items():
@@ -99,13 +99,14 @@ def line(part, what, peer, types, processors):
         while shown[-1] == "–":
             shown.pop()
         first = next(measured[processor] for processor in processors if processor in measured)
-        cells.append((name, first["date"], first["commit"], rate(first, "ours"), rate(first, "theirs"), "/".join(shown)))
+        rates = [format_rate(first, side) for side in ("ours", "theirs")]
+        cells.append((name, first["date"], first["commit"], *rates, "/".join(shown)))
     columns = [[cell or "–" for cell in column] for column in zip(*cells)]
     merged = ["<br>".join(column if len(set(column)) > 1 else column[:1]) for column in columns]
     return f"| `{part}`: {what.replace(' = ', '=')} | {peer} | {' | '.join(merged)} |"
 
 
-def rate(row, side):
+def format_rate(row, side):
     """Returns a rate or time, with its unit unless it is the usual one."""
     if not row[side]:
         return ""
@@ -114,43 +115,43 @@ def rate(row, side):
     return text if row["unit"] == "tokens/s" else f"{text} {row['unit']}"
 
 
-def reason(row, reasons):
+def find_reason(row, reasons):
     fields = ("processor", "part", "what", "peer")
     # The fields of a reason are prefixes. The longest processor prefix wins.
     fits = [of for of in reasons if all(row[field].startswith(of[field]) for field in fields)]
     return max(fits, key=lambda of: len(of["processor"]))["reason"] if fits else "not known"
 
 
-def slower(rows):
+def explain_slower_rows(rows):
     """Returns an item for each reason, with the rows that it explains."""
     reasons, found = read(REASONS), {}
     for row in rows:
         if float(row["ratio"]) < 1:
             name = f"{row['part']} {float_type(row)}".strip()
-            found.setdefault(reason(row, reasons), {}).setdefault(name, []).append(row["ratio"])
+            found.setdefault(find_reason(row, reasons), {}).setdefault(name, []).append(row["ratio"])
     wrap = textwrap.TextWrapper(MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [wrap.fill(f"- {because}: {', '.join(places(names))}.") for because, names in found.items()]
+    return [wrap.fill(f"- {because}: {', '.join(format_ratios(names))}.") for because, names in found.items()]
 
 
-def places(names):
+def format_ratios(names):
     """Returns the ratios of each part and float type."""
     return [f"{name} {', '.join(ratios)}" for name, ratios in names.items()]
 
 
-def table(rows):
+def format_section(rows):
     """Returns the section of a vendor, with processors ordered by their latest measurement, newest first."""
     newest = sorted(rows, key=lambda row: row["place"], reverse=True)
     processors = list(dict.fromkeys(row["processor"] for row in newest))
     names = ["part and work", "peer", "type", "date", "commit", "ours", "theirs", "ratio"]
     head = [f"| {' | '.join(names)} |", "|" + " --- |" * 5 + " ---: |" * 3]
-    return "\n".join([f"## {' / '.join(processors)}", "", *head, *lines_of(rows, processors)]) + "\n"
+    return "\n".join([f"## {' / '.join(processors)}", "", *head, *format_lines(rows, processors)]) + "\n"
 
 
-def page():
-    rows, parts = measurements(), [HEAD]
+def format_page():
+    rows, parts = newest_measurements(), [HEAD]
     for vendor in TABLES:
-        parts.append(table([row for row in rows if row["processor"].startswith(vendor)]))
-    parts.append("\n".join(["## Slower than a peer", "", *slower(rows)]) + "\n")
+        parts.append(format_section([row for row in rows if row["processor"].startswith(vendor)]))
+    parts.append("\n".join(["## Slower than a peer", "", *explain_slower_rows(rows)]) + "\n")
     text = "\n".join(parts)
     lines = text.count("\n")
     if lines > MAX_LINES:
@@ -161,7 +162,7 @@ def page():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare; exit with code 1 if the page is stale")
-    check, text = parser.parse_args().check, page()
+    check, text = parser.parse_args().check, format_page()
     if not check:
         PAGE.write_text(text, encoding="utf-8")
         print(f"wrote {PAGE.relative_to(ROOT)}")

@@ -48,12 +48,12 @@ def shrink(make, net, ids, depth, axis, on_stream):
     return trail, steps, embed
 
 
-def measured(make, net, ids, against, depth, axis, on_stream):
+def measure(make, net, ids, against, depth, axis, on_stream):
     trail, steps, embed = shrink(make, net, ids, depth, axis, on_stream)
     return {"trail": trail, **against.of(steps, lambda part: embed[part])}
 
 
-def apart(one, other):
+def format_difference(one, other):
     scores = [abs(a["score"] / b["score"] - 1) for a, b in zip(one["trail"], other["trail"])]
     return f"scores {max(scores):.1e}, perplexity {abs(one['ppl'] / other['ppl'] - 1):.1e}"
 
@@ -77,10 +77,10 @@ def main(folder):
         for depth, granularity, axis in world["run"].get("iterative", []):
             if granularity == "scalar":
                 name = VARIANT.format(depth=depth, axis=axis)
-                on_weights, on_stream = (measured(make, net, ids, against, depth, axis, form) for form in (False, True))
+                on_weights, on_stream = (measure(make, net, ids, against, depth, axis, form) for form in (False, True))
                 theirs = published[world["name"]]["variants"][name]
-                print(f"{world['name']} {name}: on weights against the published numbers: {apart(on_weights, theirs)}", file=sys.stderr)
-                print(f"{world['name']} {name}: on the stream against on weights: {apart(on_stream, on_weights)}", file=sys.stderr)
+                print(f"{world['name']} {name}: on weights against the published numbers: {format_difference(on_weights, theirs)}", file=sys.stderr)
+                print(f"{world['name']} {name}: on the stream against on weights: {format_difference(on_stream, on_weights)}", file=sys.stderr)
                 found.setdefault(world["name"], {})[name] = on_stream
     print(json.dumps(found, indent=1))
 

@@ -46,7 +46,7 @@ pub struct Observation {
 /// Results file or command output that shows numbers.
 pub struct View {
     pub name: &'static str,
-    /// Function that returns what the view shows about the last cell and its numbers, or `None` if it does not show them.
+    /// Function that returns what the view shows about the last cell and its numbers, or `None` if it shows nothing.
     text: fn(&Observation) -> Option<String>,
     /// Function that returns whether the view shows an identity setting. A setting that it does not show is in another
     /// file of the results folder.

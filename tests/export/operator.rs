@@ -1,5 +1,5 @@
-//! Tests for exports with operators (maps that repair the residual stream, stored as additional tensors), and for exports
-//! in which attention sublayers or MLPs are removed.
+//! Tests for exports with operators (maps that repair the residual stream, stored as additional tensors), and for
+//! exports in which attention sublayers or MLPs are removed.
 
 use super::*;
 

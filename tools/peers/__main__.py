@@ -88,10 +88,10 @@ def main():
                 module = next(module for module in (text, llamacpp, tasks, solve) if hasattr(module, part))
                 for row in getattr(module, part)(bench):
                     rows.append(row)
-                    print(f"{part}: {row.what}: {report.short(bench, row)}", flush=True)
+                    print(f"{part}: {row.what}: {report.summarize(bench, row)}", flush=True)
         finally:
             # Print the measurements even after an error.
-            measured = f"{report.circumstances(bench, clock, program)}\n\n{report.table(bench, rows)}"
+            measured = f"{report.describe_conditions(bench, clock, program)}\n\n{report.format_table(bench, rows)}"
             print(f"\n{measured}")
     if given.save:
         report.save(bench, clock, program, rows)

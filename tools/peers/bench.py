@@ -69,18 +69,18 @@ class Bench:
     def size(self, whole, quick):
         return quick if self.quick else whole
 
-    def of_types(self, rows):
+    def select_types(self, rows):
         """Selects the rows with a requested float type. Each row is a type, or starts with one."""
         return [row for row in rows if self.types is None or (row if isinstance(row, str) else row[0]) in self.types]
 
-    def new(self, name):
+    def create_folder(self, name):
         """Creates an empty folder."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
-    def program(self, *arguments):
+    def run_program(self, *arguments):
         """Runs the program. Returns its wall time in seconds, and its output."""
         command = [self.ghostlab, *map(str, arguments), "--threads", str(self.threads)]
         environment = {name: value for name, value in os.environ.items() if name != "GHOSTLAB_STORE"}
@@ -91,12 +91,12 @@ class Bench:
             raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
         return seconds, done.stdout
 
-    def started(self, *arguments):
+    def start_driver(self, *arguments):
         """Starts the driver, which then waits for its rounds."""
         command = [self.driver, *map(str, arguments), str(self.threads)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def by_turns(self, *sides):
+    def run_rounds(self, *sides):
         """Runs all sides in each round. Each side returns its seconds and its result. Returns all seconds, and the last results."""
         seconds, results = [[] for _ in sides], [None for _ in sides]
         for _ in range(self.rounds):
@@ -111,7 +111,7 @@ def has_amx():
     return cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text().split()
 
 
-def answer(driver, line=""):
+def request_round(driver, line=""):
     """Sends a line to the driver, and returns its answer."""
     driver.stdin.write(line + "\n")
     driver.stdin.flush()
@@ -121,7 +121,7 @@ def answer(driver, line=""):
     return json.loads(said)
 
 
-def fastest(sizes, run):
+def fastest_batch(sizes, run):
     """Returns the fastest batch size of the peer. Each size is tried once, after a warm-up."""
     if len(sizes) == 1:
         return sizes[0]

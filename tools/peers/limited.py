@@ -16,14 +16,14 @@ def main():
     import logging
 
     import torch
-    from text import load, losses
+    from text import compute_losses, load_model
 
     torch.set_num_threads(int(threads))
     logging.disable(logging.WARNING)
-    ids, model = json.loads(Path(windows).read_text()), load(backbone, kind)
+    ids, model = json.loads(Path(windows).read_text()), load_model(backbone, kind)
     for _ in sys.stdin:
         started = time.perf_counter()
-        found = losses(model, ids, int(batch))
+        found = compute_losses(model, ids, int(batch))
         print(json.dumps({"seconds": time.perf_counter() - started, "losses": found}), flush=True)
 
 

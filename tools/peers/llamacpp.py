@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 
-from bench import LOSS, LOSS_BF16, TINY, Differs, Row, answer, difference, fastest
-from text import joined, random_wide, text, windows
+from bench import LOSS, LOSS_BF16, TINY, Differs, Row, difference, fastest_batch, request_round
+from text import join_rows, random_wide, text_file, tokenize_windows
 
 HOW = "set LLAMA_CPP to the source folder of llama.cpp, and build llama-perplexity in its build/bin or put it on PATH"
 # llama.cpp's contexts are multiples of this number of tokens.
@@ -42,7 +42,7 @@ class Peer:
         return self.perplexity.with_name("llama-batched-bench")
 
 
-def present():
+def find_llama_cpp():
     """Returns llama.cpp and None, or None and the reason why it is missing."""
     sources = os.environ.get("LLAMA_CPP")
     if not sources:
@@ -58,7 +58,7 @@ def present():
     return Peer("llama.cpp", sources, Path(program)), None
 
 
-def converted(sources, folder, out, kind="f32"):
+def convert(sources, folder, out, kind="f32"):
     """Converts a folder to a GGUF file with llama.cpp's converter."""
     script = Path(__file__).with_name("to_gguf.py")
     done = subprocess.run([sys.executable, script, sources, folder, out, kind], capture_output=True, text=True)
@@ -121,20 +121,20 @@ class Side:
         from transformers import AutoTokenizer
 
         self.bench = bench
-        folder = bench.new("llamacpp/side")
-        (folder / "text.txt").write_text(joined(file))
-        model = converted(peer.sources, backbone, folder / "model.gguf", kind)
+        folder = bench.create_folder("llamacpp/side")
+        (folder / "text.txt").write_text(join_rows(file))
+        model = convert(peer.sources, backbone, folder / "model.gguf", kind)
         self.peer = Perplexity(peer, model, folder / "text.txt", count, length, bench.threads)
-        ids = windows(file, backbone, count, length)
+        ids = tokenize_windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
             raise Differs(f"{backbone}: llama.cpp tokenizes the text differently")
         # llama.cpp begins every window with the tokens that the tokenizer puts before a text.
         first = AutoTokenizer.from_pretrained(backbone)("")["input_ids"]
         (folder / "windows.json").write_text(json.dumps([first + window[len(first) :] for window in ids]))
-        self.driver = bench.started("halves", backbone, folder / "windows.json", "f32" if kind == "f32" else "bf16")
+        self.driver = bench.start_driver("halves", backbone, folder / "windows.json", "f32" if kind == "f32" else "bf16")
 
     def ours(self):
-        said = answer(self.driver)
+        said = request_round(self.driver)
         # llama.cpp reports the running mean after each window.
         return said["seconds"], [sum / (place + 1) for place, sum in enumerate(accumulate(said["losses"]))]
 
@@ -144,7 +144,7 @@ class Side:
 
 
 def llamacpp(bench):
-    peer, why = present()
+    peer, why = find_llama_cpp()
     if why:
         print(f"llamacpp: skipped: {why} ({HOW})", flush=True)
         return
@@ -156,7 +156,7 @@ def ik(bench):
     """Benchmarks against ik_llama.cpp, a fork with different kernels, on models from llama.cpp's converter."""
     folder = os.environ.get("IK_LLAMA_CPP", "")
     program = Path(folder, "build/bin/llama-perplexity")
-    peer, why = present()
+    peer, why = find_llama_cpp()
     if not folder or not program.is_file():
         why = f"{program} does not exist" if folder else "IK_LLAMA_CPP is not set"
     if why:
@@ -166,7 +166,7 @@ def ik(bench):
 
 
 def rows(bench, part, peer):
-    for kind in bench.of_types(bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0"))):
+    for kind in bench.select_types(bench.size(("f32", "bf16", "q8_0"), ("f32", "q8_0"))):
         yield halves(bench, part, peer, kind)
     yield from decoded(bench, part, peer)
 
@@ -174,10 +174,10 @@ def rows(bench, part, peer):
 def halves(bench, part, peer, kind):
     """Benchmarks the dense forward pass with the same predictions on both sides."""
     count, length = bench.size((64, 512), (4, LEAST))
-    side = Side(bench, peer, bench.backbone, text(bench.real, "test"), count, length, kind)
-    options = fastest(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
+    side = Side(bench, peer, bench.backbone, text_file(bench.real, "test"), count, length, kind)
+    options = fastest_batch(OPTIONS[: bench.size(len(OPTIONS), 1)], side.theirs)
     side.ours()
-    seconds, (mine, other) = bench.by_turns(side.ours, lambda: side.theirs(options))
+    seconds, (mine, other) = bench.run_rounds(side.ours, lambda: side.theirs(options))
     side.driver.communicate()
     tolerance = LOSS if kind == "f32" else LOSS_BF16
     apart = difference("the mean loss up to each window", mine, other, tolerance)
@@ -197,8 +197,8 @@ def decoded(bench, part, peer):
         print(f"{part}: generation skipped: {peer.batched} is not built", flush=True)
         return
     length, new = bench.size((64, 64), (8, 4))
-    kinds = bench.of_types(bench.size(("f32", "bf16", "q8_0"), ("f32",)))
-    prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
+    kinds = bench.select_types(bench.size(("f32", "bf16", "q8_0"), ("f32",)))
+    prompts = tokenize_windows(text_file(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
     for kind in kinds:
         for batch in bench.size((1, 16), (2,)):
             yield decoded_in(bench, part, peer, bench.backbone, (prompts[:batch], new), kind)
@@ -215,17 +215,17 @@ def decoded(bench, part, peer):
 def decoded_in(bench, part, peer, backbone, given, kind):
     """Benchmarks generation for all prompts together."""
     prompts, new = given
-    folder, batch, length = bench.new("llamacpp-decoded"), len(prompts), len(prompts[0])
-    model = converted(peer.sources, backbone, folder / "model.gguf", kind)
+    folder, batch, length = bench.create_folder("llamacpp-decoded"), len(prompts), len(prompts[0])
+    model = convert(peer.sources, backbone, folder / "model.gguf", kind)
     (folder / "prompts.json").write_text(json.dumps(prompts))
     ours_in = "f32" if kind == "f32" else "bf16"
-    driver = bench.started("generate", backbone, folder / "prompts.json", ours_in, new, "")
+    driver = bench.start_driver("generate", backbone, folder / "prompts.json", ours_in, new, "")
     command = [peer.batched, "-m", model, "-npp", length, "-ntg", new, "-npl", batch, "-c", 2 * batch * (length + new)]
     command += ["-b", 2048, "-ub", 2048, "-t", bench.threads, "-tb", bench.threads]
     command += ["-ctk", peer.kept_in, "-ctv", peer.kept_in, "-fa", "on"]
 
     def ours():
-        return answer(driver, str(batch))["seconds"], None
+        return request_round(driver, str(batch))["seconds"], None
 
     def theirs():
         # The program logs in a thread, and may exit before it has written the last lines. Try again in that case.
@@ -242,7 +242,7 @@ def decoded_in(bench, part, peer, backbone, given, kind):
         return float(rows[0][4]) + float(rows[0][6]), None
 
     ours(), theirs()
-    seconds, _ = bench.by_turns(ours, theirs)
+    seconds, _ = bench.run_rounds(ours, theirs)
     driver.communicate()
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{batch} prompts of {length} tokens, {new} new each, C = {channels}, {ours_in}"
@@ -259,12 +259,12 @@ PLAIN, BESIDE = ["none", "prune-and-comp", {"name": "replaceme-ls", "alpha": 10}
 def exports(bench, peer):
     """Checks which of our exports the converter accepts, and whether the results agree."""
     names = ["llama", "qwen3", "olmo2"]
-    folder, test = bench.new("llamacpp-exports"), text(False, "test")
+    folder, test = bench.create_folder("llamacpp-exports"), text_file(False, "test")
     whole = {
         "name": "exports",
         "backbones": {name: {"path": str(TINY / name)} for name in names},
         "corpora": {
-            "train": {"path": str(text(False, "train")), "rule": "wikitext2"},
+            "train": {"path": str(text_file(False, "train")), "rule": "wikitext2"},
             "test": {"path": str(test), "rule": "wikitext2", "limit": 1},
         },
         "backbone": names[: bench.size(3, 1)],
@@ -277,11 +277,11 @@ def exports(bench, peer):
     (folder / "grid.yaml").write_text(json.dumps(whole))
     (folder / "store").mkdir()
     place = ["--to", folder / "out", "--store", folder / "store", "--dtype", "f32"]
-    bench.program("export", folder / "grid.yaml", *place)
+    bench.run_program("export", folder / "grid.yaml", *place)
     apart, taken, refused = [], 0, 0
     for exported in sorted((folder / "out").iterdir()):
         if (exported / "modeling_ghostlab.py").exists():
-            said = refusal(peer.sources, exported, folder / "refused.gguf")
+            said = rejection_reason(peer.sources, exported, folder / "refused.gguf")
             if "is not supported" not in said:
                 raise Differs(f"{exported.name}: llama.cpp's converter must reject the folder, but printed: {said}")
             refused += 1
@@ -295,10 +295,10 @@ def exports(bench, peer):
     yield Row("llamacpp", what, "llama-perplexity", [], [], f"losses {max(apart):.0e} ({LOSS:.0e})")
 
 
-def refusal(sources, folder, out):
+def rejection_reason(sources, folder, out):
     """Returns the reason why the converter rejects a folder, or an empty string if it accepts it."""
     try:
-        converted(sources, folder, out)
+        convert(sources, folder, out)
     except RuntimeError as error:
         return str(error)
     return ""

@@ -41,7 +41,7 @@ class Clock:
         return max(0.0, (all_now - all_before) - (ours_now - ours_before)) / max(passed, 1e-9)
 
 
-def processor():
+def processor_name():
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -49,19 +49,19 @@ def processor():
         return platform.processor() or platform.machine()
 
 
-def short(bench, row):
+def summarize(bench, row):
     """Summarizes a row for progress output."""
-    return row.apart or "ran" if bench.quick or not row.ours else f"{spread(row.ratios(), 2)} times as fast as {row.peer}"
+    return row.apart or "ran" if bench.quick or not row.ours else f"{format_spread(row.ratios(), 2)} times as fast as {row.peer}"
 
 
-def spread(values, digits):
+def format_spread(values, digits):
     middle = f"{statistics.median(values):,.{digits}f}"
     if len(values) == 1:
         return middle
     return f"{middle} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
 
 
-def table(bench, rows):
+def format_table(bench, rows):
     """Formats the rows as a Markdown table. Omits the times of quick runs, which are meaningless."""
     lines = [
         "| part | what | ours, s | theirs, s | | times as fast | aim | furthest apart (allowed) |",
@@ -71,18 +71,18 @@ def table(bench, rows):
         speed = [f"{row.tokens / statistics.median(of):,.1f}" for of in (row.ours, row.theirs)] if row.tokens and row.ours else []
         speed = [f"{' tokens/s against '.join(speed)}"] if speed else []
         what = "; ".join([row.what, *([] if bench.quick else [*speed, *row.notes])])
-        ours, theirs, ratios = (spread(of, 2) if of else "–" for of in (row.ours, row.theirs, row.ratios()))
+        ours, theirs, ratios = (format_spread(of, 2) if of else "–" for of in (row.ours, row.theirs, row.ratios()))
         times = f"– | – | {row.peer} | –" if bench.quick or not row.ours else f"{ours} | {theirs} | {row.peer} | **{ratios}**"
         lines.append(f"| {row.part} | {what} | {times} | {row.aim} | {row.apart} |")
     return "\n".join(lines)
 
 
-def circumstances(bench, clock, program):
+def describe_conditions(bench, clock, program):
     """Describes the machine, the versions and the load by other processes in a paragraph."""
     others = clock.others()
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     said = [
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {processor()}, {os.cpu_count()} cores, {bench.threads} threads on each side,"
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {processor_name()}, {os.cpu_count()} cores, {bench.threads} threads on each side,"
         f" {platform.system()} {platform.machine()}.",
         f"{program}; Python {platform.python_version()}, {libraries}.",
         f"Median of {bench.rounds} alternating rounds, lowest and highest in parentheses; {(time.time() - clock.began) / 60:.0f} minutes.",
@@ -112,19 +112,19 @@ def save(bench, clock, program, rows):
     file = performance.RESULTS / f"{date}-{slug}.csv"
     head = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(head, cwd=performance.ROOT, capture_output=True, text=True).stdout.strip()
-    around = circumstances(bench, clock, program).replace("\n", " ").replace("**", "")
+    conditions = describe_conditions(bench, clock, program).replace("\n", " ").replace("**", "")
     new = not file.exists()
     with file.open("a", newline="", encoding="utf-8") as out:
         table = csv.DictWriter(out, performance.FIELDS, lineterminator="\n")
         if new:
             table.writeheader()
         for row in rows:
-            table.writerow({"date": date, "processor": name, "commit": commit, **fields(row, around)})
-    performance.PAGE.write_text(performance.page(), encoding="utf-8")
+            table.writerow({"date": date, "processor": name, "commit": commit, **csv_fields(row, conditions)})
+    performance.PAGE.write_text(performance.format_page(), encoding="utf-8")
     print(f"wrote {file.relative_to(performance.ROOT)} and {performance.PAGE.relative_to(performance.ROOT)}")
 
 
-def fields(row, around):
+def csv_fields(row, conditions):
     """Returns the CSV fields of a measurement, with rates if tokens are counted, and with seconds otherwise."""
     found = {"part": row.part, "what": row.what, "peer": row.peer, "aim": row.aim}
     notes = [*row.notes, *([row.apart] if row.apart else [])]
@@ -133,8 +133,8 @@ def fields(row, around):
         values = [row.tokens / of for of in seconds] if row.tokens else seconds
         found |= {"ours": f"{values[0]:.4g}", "theirs": f"{values[1]:.4g}", "unit": "tokens/s" if row.tokens else "s"}
         found |= {"ratio": f"{statistics.median(ratios):.2f}", "low": f"{min(ratios):.2f}", "high": f"{max(ratios):.2f}"}
-        notes.append(f"ours {spread(row.ours, 2)} s, theirs {spread(row.theirs, 2)} s")
-    return found | {"note": "; ".join([*notes, around])}
+        notes.append(f"ours {format_spread(row.ours, 2)} s, theirs {format_spread(row.theirs, 2)} s")
+    return found | {"note": "; ".join([*notes, conditions])}
 
 
 def processor_with_instructions():
@@ -144,4 +144,4 @@ def processor_with_instructions():
     widest = (("amx_bf16", "AMX"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
     found = next((name for flag, name in widest if flag in flags), platform.machine())
     names = (("EPYC", "AMD EPYC"), ("Xeon", "Intel Xeon"))
-    return f"{next((short for word, short in names if word in processor()), processor())} ({found})"
+    return f"{next((short for word, short in names if word in processor_name()), processor_name())} ({found})"

@@ -2,7 +2,7 @@
 
 import time
 
-from bench import Row, answer, difference
+from bench import Row, difference, request_round
 
 # Ridge of ghosted layers. The peer that solves least squares by QR uses no ridge.
 RIDGE = 1e-6
@@ -23,14 +23,14 @@ def solve(bench):
     mixing, noise = torch.randn(channels, channels) / channels**0.5, torch.randn(rows, channels)
     pre = (torch.randn(rows, channels) @ mixing + 0.1 * noise) * torch.logspace(0, 2, channels)
     post = pre + 0.1 * pre @ mixing.T + 0.1 * torch.randn(rows, channels)
-    folder = bench.new("solve")
+    folder = bench.create_folder("solve")
     file, solution = folder / "system.safetensors", folder / "solution"
     save_file({"pre": pre.contiguous(), "post": post.contiguous()}, str(file))
-    driver = bench.started("solve", file, solution)
-    answer(driver)
+    driver = bench.start_driver("solve", file, solution)
+    request_round(driver)
 
     def ours():
-        seconds = answer(driver)["seconds"]
+        seconds = request_round(driver)["seconds"]
         return seconds, torch.from_numpy(numpy.fromfile(solution).reshape(channels, channels))
 
     def cholesky():
@@ -48,7 +48,7 @@ def solve(bench):
         found = torch.linalg.lstsq(x, post.double() - x, driver="gels").solution
         return time.perf_counter() - started, found
 
-    (mine, *others), (map_of_ours, *maps) = bench.by_turns(ours, cholesky, least_squares)
+    (mine, *others), (map_of_ours, *maps) = bench.run_rounds(ours, cholesky, least_squares)
     driver.communicate()
     what = f"least-squares map of {channels:,} channels from {rows:,} rows, f64"
     for peer, seconds, found in zip(("torch, Cholesky", "torch, lstsq by QR"), others, maps):

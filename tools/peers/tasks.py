@@ -8,19 +8,19 @@ import time
 from pathlib import Path
 
 import exported
-from bench import LIKELIHOOD, LIKELIHOOD_BF16, REAL, ROOT, TINY, Row, difference, fastest
+from bench import LIKELIHOOD, LIKELIHOOD_BF16, REAL, ROOT, TINY, Row, difference, fastest_batch
 
 TASKS = ("arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race")
 HARNESS = "lm-evaluation-harness"
 
 
-def files(real):
+def task_files(real):
     """Returns the files of the nine tasks: published ones if available, otherwise those of the tiny world."""
     published = {task: list((REAL / "tasks").glob(f"{task}.*")) if real else [] for task in TASKS}
     return {task: (own or [TINY / f"tasks/{task}.jsonl.gz"])[0] for task, own in published.items()}
 
 
-def likelihoods(results):
+def read_likelihoods(results):
     """Returns the log-likelihoods in a results folder, by cell and task, of all choices in order."""
     import pyarrow.parquet as parquet
 
@@ -38,7 +38,7 @@ class Harness:
     def __init__(self, bench, of_tasks):
         from lm_eval.tasks import TaskManager
 
-        here = bench.new("harness")
+        here = bench.create_folder("harness")
         self.tasks = exported.local_tasks(here, of_tasks)
         self.manager = TaskManager(include_path=str(here))
 
@@ -56,13 +56,13 @@ class Harness:
         return seconds, found
 
 
-def apart(cell, mine, other, tolerance=LIKELIHOOD):
+def largest_difference(cell, mine, other, tolerance=LIKELIHOOD):
     """Returns the largest difference between the log-likelihoods of a cell over all tasks."""
     return max(difference(f"{cell}, {task}: ln p of a choice", mine[task], other[task], tolerance) for task in TASKS)
 
 
 def choices(bench):
-    limit, of_tasks = bench.size(100, 2), files(bench.real)
+    limit, of_tasks = bench.size(100, 2), task_files(bench.real)
     harness = Harness(bench, of_tasks)
     grid = {
         "name": "choices",
@@ -71,21 +71,22 @@ def choices(bench):
         "backbone": ["dense"],
         "evaluate": {"tasks": [{"name": task, "limit": limit} for task in of_tasks]},
     }
-    file = bench.new("choices") / "grid.yaml"
+    file = bench.create_folder("choices") / "grid.yaml"
     file.write_text(json.dumps(grid))
     published = [task for task, file in of_tasks.items() if REAL in file.parents]
-    kinds = bench.of_types((("f32", "float32", LIKELIHOOD), ("bf16", "bfloat16", LIKELIHOOD_BF16)))
+    kinds = bench.select_types((("f32", "float32", LIKELIHOOD), ("bf16", "bfloat16", LIKELIHOOD_BF16)))
     for kind, theirs_kind, tolerance in kinds:
-        batch = fastest(bench.size((8, 32), (8,)), lambda size: harness.score(bench.backbone, min(limit, 5), size, theirs_kind))
+        sizes = bench.size((8, 32), (8,))
+        batch = fastest_batch(sizes, lambda size: harness.score(bench.backbone, min(limit, 5), size, theirs_kind))
 
         def ours():
             # Use a new store, so that nothing is reused from earlier rounds.
-            store, results = bench.new("choices/store"), bench.new("choices/results")
-            seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
-            return seconds, {task: of for (_, task), of in likelihoods(results).items()}
+            store, results = bench.create_folder("choices/store"), bench.create_folder("choices/results")
+            seconds, _ = bench.run_program("run", file, "--store", store, "--results", results, "--dtype", kind)
+            return seconds, {task: of for (_, task), of in read_likelihoods(results).items()}
 
-        seconds, (mine, other) = bench.by_turns(ours, lambda: harness.score(bench.backbone, limit, batch, theirs_kind))
-        worst = apart("dense", mine, other, tolerance)
+        seconds, (mine, other) = bench.run_rounds(ours, lambda: harness.score(bench.backbone, limit, batch, theirs_kind))
+        worst = largest_difference("dense", mine, other, tolerance)
         notes = [f"the harness in batches of {batch}"]
         if published:
             notes.append(f"published documents of {', '.join(published)}; the tiny world's of the others")
@@ -95,7 +96,7 @@ def choices(bench):
 
 def table2(bench):
     limit = bench.size(300, 2)
-    harness = Harness(bench, files(False))
+    harness = Harness(bench, task_files(False))
     rounds = [Table2(bench, harness, name, limit) for name in bench.size(("llama", "qwen3", "olmo2"), ("llama",))]
     ours, theirs = [of.ours for of in rounds], [of.theirs for of in rounds]
     cells, scored = (sum(getattr(of, count) for of in rounds) for count in ("cells", "scored"))
@@ -118,12 +119,13 @@ class Table2:
             for value in (*small, "include=[]", "depth=4", f"evaluate.tasks=[{tasks}]"):
                 settings += ["--set", value]
         experiment = ROOT / "experiments/table2.yaml"
-        folder, store, results = bench.new("table2"), bench.new("table2/store"), bench.new("table2/results")
-        bench.program("export", experiment, *settings, "--to", folder / "out", "--store", store)
+        folder = bench.create_folder("table2")
+        store, results = bench.create_folder("table2/store"), bench.create_folder("table2/results")
+        bench.run_program("export", experiment, *settings, "--to", folder / "out", "--store", store)
         # `run` would also score the perplexities of the profile.
-        self.ours, _ = bench.program("reproduce", "table2", *settings, "--store", store, "--results", results)
+        self.ours, _ = bench.run_program("reproduce", "table2", *settings, "--store", store, "--results", results)
         mine = {}
-        for (cell, task), of_task in likelihoods(results).items():
+        for (cell, task), of_task in read_likelihoods(results).items():
             mine.setdefault(cell, {})[task] = of_task
         by_depth = {0: [(next(cell for cell in mine if cell.endswith(".dense")), TINY / name)]}
         (record,) = results.rglob("run.json")
@@ -132,7 +134,7 @@ class Table2:
             cell = json.loads((out / "ghostlab.json").read_text())["cell"]
             by_depth.setdefault(depths[cell], []).append((cell, out))
         sizes = bench.size((16, 64), (8,))
-        batch = fastest(sizes, lambda size: harness.score(TINY / name, min(limit, 30), size))
+        batch = fastest_batch(sizes, lambda size: harness.score(TINY / name, min(limit, 30), size))
         self.theirs, self.worst, self.cells, self.scored = 0.0, 0.0, 0, 0
         for at, of_depth in enumerate(by_depth.values()):
             measured = []
@@ -140,7 +142,7 @@ class Table2:
             for cell, out in of_depth if bench.full else [of_depth[at % len(of_depth)]]:
                 seconds, other = harness.score(out, limit, batch)
                 measured.append(seconds)
-                self.worst = max(self.worst, apart(cell, mine[cell], other))
+                self.worst = max(self.worst, largest_difference(cell, mine[cell], other))
             self.theirs += statistics.fmean(measured) * len(of_depth)
             self.cells += len(of_depth)
             self.scored += len(measured)

@@ -11,21 +11,21 @@ import sys
 import time
 from pathlib import Path
 
-from bench import LOSS, LOSS_BF16, REAL, TINY, Differs, Row, answer, difference, fastest, has_amx
+from bench import LOSS, LOSS_BF16, REAL, TINY, Differs, Row, difference, fastest_batch, has_amx, request_round
 
 # Our names of torch's float types.
 TORCH_NAMES = {"float32": "f32", "bfloat16": "bf16"}
 RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"]
 
 
-def text(real, split):
+def text_file(real, split):
     """Returns the file of a text. For the published text, calibration uses the validation split."""
     if real:
         return REAL / f"corpora/wikitext2-{'validation' if split == 'train' else split}.parquet"
     return TINY / f"corpora/wiki-{split}.jsonl.gz"
 
 
-def joined(file):
+def join_rows(file):
     """Returns the text with its rows joined by the rule `wikitext2`."""
     import datasets
 
@@ -33,32 +33,32 @@ def joined(file):
     return "\n\n".join(datasets.load_dataset(kind, data_files=str(file), split="train")["text"])
 
 
-def windows(file, backbone, count, length):
+def tokenize_windows(file, backbone, count, length):
     """Returns the windows that the rule `wikitext2` cuts from a text, tokenized by transformers: `[count, length]`."""
     from transformers import AutoTokenizer
 
-    folder, options = place(backbone)
-    ids = AutoTokenizer.from_pretrained(folder, **options)(joined(file))["input_ids"]
+    folder, options = locate_backbone(backbone)
+    ids = AutoTokenizer.from_pretrained(folder, **options)(join_rows(file))["input_ids"]
     assert len(ids) >= count * length, f"{file}: {len(ids)} tokens are fewer than {count} windows of {length}"
     return [ids[start : start + length] for start in range(0, count * length, length)]
 
 
-def place(backbone):
+def locate_backbone(backbone):
     """Returns the folder of a backbone, and the options that transformers needs for a GGUF file."""
     path = Path(backbone)
     return (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
 
 
-def load(backbone, kind="float32"):
+def load_model(backbone, kind="float32"):
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder, options = place(backbone)
+    folder, options = locate_backbone(backbone)
     code = (folder / "modeling_ghostlab.py").exists()
     return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind), trust_remote_code=code, **options).eval()
 
 
-def losses(model, ids, batch):
+def compute_losses(model, ids, batch):
     """Returns the mean loss over the predicted tokens of each window."""
     import torch
 
@@ -79,14 +79,14 @@ def perplexity(of_windows):
 
 def forward(bench):
     count, length = bench.size((64, 512), (4, 64))
-    ids = windows(text(bench.real, "test"), bench.backbone, count, length)
-    file = bench.new("forward") / "windows.json"
+    ids = tokenize_windows(text_file(bench.real, "test"), bench.backbone, count, length)
+    file = bench.create_folder("forward") / "windows.json"
     file.write_text(json.dumps(ids))
-    for how in bench.of_types((("f32", "float32", LOSS, "1.5"), *split("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
+    for how in bench.select_types((("f32", "float32", LOSS, "1.5"), *split_types("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
         yield from forward_in(bench, "forward", bench.backbone, (file, ids), how)
 
 
-def split(aim_3, aim_6):
+def split_types(aim_3, aim_6):
     """Returns the types with f32 numbers as sums of bf16 numbers. They need AMX, and are compared with the peer in f32."""
     return (("bf16x3", "float32", LOSS, aim_3), ("bf16x6", "float32", LOSS, aim_6)) if has_amx() else ()
 
@@ -96,22 +96,22 @@ def forward_in(bench, part, backbone, given, how):
     computes everything in bf16. If the processor has AMX, the peer also runs in bf16 without it."""
     (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
     count, length = len(ids), len(ids[0])
-    driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
+    driver, model = bench.start_driver("forward", backbone, file, kind), load_model(backbone, theirs_kind)
     sizes = [size for size in bench.size((1, 2, 4, 8), (4,)) if size <= count] or [count]
-    batch = fastest(sizes, lambda size: losses(model, ids[: sizes[-1]], size))
-    answer(driver)
+    batch = fastest_batch(sizes, lambda size: compute_losses(model, ids[: sizes[-1]], size))
+    request_round(driver)
 
     def ours():
-        said = answer(driver)
+        said = request_round(driver)
         return said["seconds"], said["losses"]
 
     def theirs():
         started = time.perf_counter()
-        found = losses(model, ids, batch)
+        found = compute_losses(model, ids, batch)
         return time.perf_counter() - started, found
 
     limited = [Limited(bench, limit, backbone, file, theirs_kind, batch) for limit in bench.without_amx if kind == "bf16"]
-    (mine_seconds, *their_seconds), (mine, *others) = bench.by_turns(ours, theirs, *(side.round for side in limited))
+    (mine_seconds, *their_seconds), (mine, *others) = bench.run_rounds(ours, theirs, *(side.round for side in limited))
     for process in (driver, *(side.process for side in limited)):
         process.communicate()
     peer = f"transformers in {TORCH_NAMES[theirs_kind]}"
@@ -135,7 +135,7 @@ class Limited:
         self.round()
 
     def round(self):
-        said = answer(self.process)
+        said = request_round(self.process)
         return said["seconds"], said["losses"]
 
 
@@ -165,7 +165,8 @@ def wide(bench):
     ids = [[random.Random(at).randrange(vocabulary) for at in range(row * length, (row + 1) * length)] for row in range(count)]
     file = bench.folder / "wide.json"
     file.write_text(json.dumps(ids))
-    for how in bench.of_types((("f32", "float32", LOSS, "1.1"), *split("2.5", "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2.0"))):
+    types = ("f32", "float32", LOSS, "1.1"), *split_types("2.5", "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2.0")
+    for how in bench.select_types(types):
         yield from forward_in(bench, "wide", folder, (file, ids), how)
 
 
@@ -177,7 +178,7 @@ def whole(bench):
         print("whole: skipped: set SMOLLM to the GGUF file of SmolLM2-135M", flush=True)
         return
     count, length = bench.size((32, 512), (2, 64))
-    test, file = text(bench.real, "test"), bench.new("whole") / "grid.yaml"
+    test, file = text_file(bench.real, "test"), bench.create_folder("whole") / "grid.yaml"
     grid = {
         "name": "whole",
         "backbones": {"dense": {"path": str(Path(named).resolve())}},
@@ -186,25 +187,25 @@ def whole(bench):
         "evaluate": {"perplexity": {"corpus": "test", "length": length}},
     }
     file.write_text(json.dumps(grid))
-    types = ("f32", "float32", LOSS, "1.4"), *split("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5")
-    for kind, theirs_kind, tolerance, aim in bench.of_types(types):
-        model, ids = load(named, theirs_kind), windows(test, named, count, length)
-        batch = fastest(bench.size((1, 2, 4), (2,)), lambda size: losses(model, ids[:4], size))
+    types = ("f32", "float32", LOSS, "1.4"), *split_types("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5")
+    for kind, theirs_kind, tolerance, aim in bench.select_types(types):
+        model, ids = load_model(named, theirs_kind), tokenize_windows(test, named, count, length)
+        batch = fastest_batch(bench.size((1, 2, 4), (2,)), lambda size: compute_losses(model, ids[:4], size))
         del model
 
         def ours():
-            store, results = bench.new("whole/store"), bench.new("whole/results")
-            seconds, _ = bench.program("run", file, "--store", store, "--results", results, "--dtype", kind)
+            store, results = bench.create_folder("whole/store"), bench.create_folder("whole/results")
+            seconds, _ = bench.run_program("run", file, "--store", store, "--results", results, "--dtype", kind)
             with open(next(results.rglob("results.csv")), newline="") as table:
                 (row,) = csv.DictReader(table)
             return seconds, math.log(next(float(value) for name, value in row.items() if name.startswith("ppl ")))
 
         def theirs():
             started = time.perf_counter()
-            found = losses(load(named, theirs_kind), windows(test, named, count, length), batch)
+            found = compute_losses(load_model(named, theirs_kind), tokenize_windows(test, named, count, length), batch)
             return time.perf_counter() - started, statistics.fmean(found)
 
-        seconds, (mine, other) = bench.by_turns(ours, theirs)
+        seconds, (mine, other) = bench.run_rounds(ours, theirs)
         apart = difference("the mean loss", [mine], [other], tolerance)
         notes = [f"from {Path(named).name}; {count} windows", f"transformers in batches of {batch}, loading included"]
         said = f"losses {apart:.0e} ({tolerance:.0e})"
@@ -216,16 +217,16 @@ def generate(bench):
     """Benchmarks greedy generation from prompts of the text, one at a time and sixteen together."""
     length, new = bench.size((64, 64), (8, 4))
     for batch in bench.size((1, 16), (2,)):
-        prompts = windows(text(bench.real, "test"), bench.backbone, max(batch, bench.size(4, 2)), length)
+        prompts = tokenize_windows(text_file(bench.real, "test"), bench.backbone, max(batch, bench.size(4, 2)), length)
         yield generate_in(bench, "generate", bench.backbone, (prompts, new, batch), ("f32", "float32"))
-    prompts = windows(text(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
+    prompts = tokenize_windows(text_file(bench.real, "test"), bench.backbone, bench.size(16, 2), length)
     yield generate_in(bench, "generate", bench.backbone, (prompts, new, len(prompts)), ("f32", "float32"), cuts_of(bench))
     if bench.quick:
         return
     folder = random_wide(bench)
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     prompts = [[(row * 7919 + at * 31) % vocabulary for at in range(16)] for row in range(2)]
-    for how in bench.of_types((("f32", "float32"), ("bf16", "bfloat16"))):
+    for how in bench.select_types((("f32", "float32"), ("bf16", "bfloat16"))):
         yield generate_in(bench, "generate", folder, (prompts, 8, 1), how)
 
 
@@ -256,12 +257,12 @@ def generate_in(bench, part, backbone, given, how, cuts=()):
     file = bench.folder / "prompts.json"
     file.write_text(json.dumps(prompts))
     named = ",".join(f"{first}-{end}" for first, end in cuts)
-    driver, model = bench.started("generate", backbone, file, kind, new, named), load(backbone, theirs_kind)
+    driver, model = bench.start_driver("generate", backbone, file, kind, new, named), load_model(backbone, theirs_kind)
     layers = list(model.model.layers)
     settings = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
 
     def ours():
-        said = answer(driver, str(batch))
+        said = request_round(driver, str(batch))
         return said["seconds"], said["ids"]
 
     def theirs():
@@ -276,7 +277,7 @@ def generate_in(bench, part, backbone, given, how, cuts=()):
         return time.perf_counter() - started, found
 
     ours(), theirs()
-    seconds, (mine, other) = bench.by_turns(ours, theirs)
+    seconds, (mine, other) = bench.run_rounds(ours, theirs)
     driver.communicate()
     alike = sum(a == b for one, two in zip(mine, other) for a, b in zip(one, two))
     all_tokens = len(prompts) * new * (1 + len(cuts))
@@ -301,14 +302,14 @@ class Variants:
     """Grid of one backbone, with its cells exported, and a store that contains everything except scores."""
 
     def __init__(self, bench, name, backbone, real, axes, calibration, count, length):
-        self.bench, self.name, self.folder = bench, name, bench.new(name)
+        self.bench, self.name, self.folder = bench, name, bench.create_folder(name)
         self.file, self.store = self.folder / "grid.yaml", self.folder / "store"
-        test = text(real, "test")
+        test = text_file(real, "test")
         whole = axes | {
             "name": name,
             "backbones": {"dense": {"path": str(backbone)}},
             "corpora": {
-                "train": {"path": str(text(real, "train")), "rule": "wikitext2"},
+                "train": {"path": str(text_file(real, "train")), "rule": "wikitext2"},
                 "test": {"path": str(test), "rule": "wikitext2", "limit": count},
             },
             "backbone": ["dense"],
@@ -318,12 +319,12 @@ class Variants:
         }
         self.file.write_text(json.dumps(whole))
         self.store.mkdir()
-        bench.program("export", self.file, "--to", self.folder / "out", "--store", self.store, "--dtype", "f32")
+        bench.run_program("export", self.file, "--to", self.folder / "out", "--store", self.store, "--dtype", "f32")
         self.folders = {("0", ""): backbone}
         for folder in sorted((self.folder / "out").iterdir()):
             self.folders[cell_of(folder)] = folder
-        self.ids, model = windows(test, backbone, count, length), load(backbone)
-        self.batch = fastest(bench.size((2, 8), (4,)), lambda size: losses(model, self.ids[:16], size))
+        self.ids, model = tokenize_windows(test, backbone, count, length), load_model(backbone)
+        self.batch = fastest_batch(bench.size((2, 8), (4,)), lambda size: compute_losses(model, self.ids[:16], size))
 
     def fresh_store(self):
         """Returns a copy of the store without scores."""
@@ -331,8 +332,8 @@ class Variants:
         return shutil.copytree(self.store, self.folder / "round")
 
     def ours(self):
-        store, results = self.fresh_store(), self.bench.new(f"{self.name}/results")
-        seconds, _ = self.bench.program("run", self.file, "--store", store, "--results", results)
+        store, results = self.fresh_store(), self.bench.create_folder(f"{self.name}/results")
+        seconds, _ = self.bench.run_program("run", self.file, "--store", store, "--results", results)
         with open(next(results.rglob("results.csv")), newline="") as file:
             rows = list(csv.DictReader(file))
         column = next(name for name in rows[0] if name.startswith("ppl "))
@@ -341,11 +342,11 @@ class Variants:
     def theirs(self):
         started, found = time.perf_counter(), {}
         for cell, folder in self.folders.items():
-            found[cell] = perplexity(losses(load(folder), self.ids, self.batch))
+            found[cell] = perplexity(compute_losses(load_model(folder), self.ids, self.batch))
         return time.perf_counter() - started, found
 
     def row(self, what, aim=""):
-        seconds, (mine, other) = self.bench.by_turns(self.ours, self.theirs)
+        seconds, (mine, other) = self.bench.run_rounds(self.ours, self.theirs)
         if mine.keys() != other.keys():
             raise Differs(f"{self.name}: our cells are {sorted(mine)}, theirs {sorted(other)}")
         logarithms = [[math.log(of[cell]) for cell in sorted(mine)] for of in (mine, other)]
@@ -355,7 +356,7 @@ class Variants:
 
     def predicted(self):
         """Returns the cost of scoring all cells one by one relative to scoring them together, from the cost model."""
-        _, said = self.bench.program("plan", self.file, "--store", self.fresh_store())
+        _, said = self.bench.run_program("plan", self.file, "--store", self.fresh_store())
         line = next(line for line in said.splitlines() if line.startswith("cost: "))
         return 100 / float(line.split("(")[1].split("%")[0])
 
@@ -389,7 +390,7 @@ def late(bench):
         num_key_value_heads=heads // 2,
         **{name: own[name] for name in ("vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id")},
     )
-    backbone = bench.new("late-backbone")
+    backbone = bench.create_folder("late-backbone")
     LlamaForCausalLM(config).save_pretrained(backbone)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TINY / "llama" / file, backbone)
@@ -404,12 +405,12 @@ def late(bench):
     what = f"dense and {cells - 1} variants of {LAYERS} random layers cut from {begin} on, {count} windows of {length}"
     yield variants.row(what)
 
-    driver = bench.started("grid", variants.file)
+    driver = bench.start_driver("grid", variants.file)
 
     def timed(how):
-        return lambda: (answer(driver, f"{how} {variants.fresh_store()}")["seconds"], None)
+        return lambda: (request_round(driver, f"{how} {variants.fresh_store()}")["seconds"], None)
 
-    seconds, _ = bench.by_turns(timed("shared"), timed("separate"))
+    seconds, _ = bench.run_rounds(timed("shared"), timed("separate"))
     driver.communicate()
     what = f"{cells} cells together against one by one"
     yield Row("late", what, "ghostlab, cell by cell", *seconds, "", "", [f"cost model: {variants.predicted():.2f}"])
