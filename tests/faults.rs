@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::common;
 use crate::common::file_name;
-use crate::common::output::{signal, stdout, wait_for_exit};
+use crate::common::output::{send_signal, stdout, wait_for_exit};
 use crate::common::world::World;
 use serde_json::json;
 

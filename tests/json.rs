@@ -190,10 +190,10 @@ fn check_comparison(world: &World, schema: &Value) {
 }
 
 fn check_garbage_collection(world: &World, schema: &Value) {
-    let going = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
-    assert_eq!((&going["deleted"], &going["going"].as_array().unwrap().len()), (&json!(false), &1));
+    let preview = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    assert_eq!((&preview["deleted"], &preview["going"].as_array().unwrap().len()), (&json!(false), &1));
     let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
-    assert_eq!((&deleted["deleted"], &deleted["going"]), (&json!(true), &going["going"]));
+    assert_eq!((&deleted["deleted"], &deleted["going"]), (&json!(true), &preview["going"]));
     let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!(deleted["going"], json!([]));
 }
@@ -203,13 +203,13 @@ fn json_answers_of_actions_match_the_schema() {
     let world = World::large();
     let schema = print_schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
-    let begun = answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
+    let init = answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
     assert_eq!(
-        (&begun["file"], &begun["models"], &begun["left_out"]),
+        (&init["file"], &init["models"], &init["left_out"]),
         (&json!("made.yaml"), &json!(["backbone"]), &json!([]))
     );
-    let ended = answer(&world, &schema, &[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
-    assert_eq!((&ended["end"], &ended["cells"], &ended["failed"]), (&json!("done"), &json!(2), &json!(0)));
+    let worker = answer(&world, &schema, &[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
+    assert_eq!((&worker["end"], &worker["cells"], &worker["failed"]), (&json!("done"), &json!(2), &json!(0)));
     let ran = answer(&world, &schema, &[&["run", "grid.yaml"], &small[..]].concat(), "run");
     assert_eq!((&ran["grid"], &ran["cells"], &ran["failed"]), (&json!("grid"), &json!(2), &json!([])));
     assert!(

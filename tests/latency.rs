@@ -219,7 +219,7 @@ fn retime_repeats_only_the_time_measurements() {
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.run_ok(&grid);
     assert!(!first.contains("--retime: measuring"), "{first}");
-    let kept = read_column(&world, "prefill_ms 16×1");
+    let first_times = read_column(&world, "prefill_ms 16×1");
     let text = read_column(&world, "ppl test@64");
     let again = world.run_ok(&[&grid[..], &["--retime"]].concat());
     let expected =
@@ -227,12 +227,12 @@ fn retime_repeats_only_the_time_measurements() {
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores must be cached: {again}");
-    let anew = read_column(&world, "prefill_ms 16×1");
-    assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
+    let new_times = read_column(&world, "prefill_ms 16×1");
+    assert!(first_times.iter().all(|(recovery, time)| new_times[recovery] != *time), "{first_times:?} {new_times:?}");
     assert_eq!(read_column(&world, "ppl test@64"), text);
     let third = world.run_ok(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
-    assert_eq!(read_column(&world, "prefill_ms 16×1"), anew);
+    assert_eq!(read_column(&world, "prefill_ms 16×1"), new_times);
     // If a single timing is missing, all variants are timed again for its prompt but not for other prompts.
     let prompts = ["prefill_ms 16×1", "prefill_ms 16×2"];
     let before = prompts.map(|prompt| read_column(&world, prompt));

@@ -36,18 +36,19 @@ fn write_model(world: &World) -> PathBuf {
     model
 }
 
-/// Runs `score` on all definitions with the requested settings. Returns the results file, and the samples of each task.
-fn score_with_lm_eval(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
+/// Runs `ghostlab score` on all definitions, with the number of shots and the chat flag of a setting recorded by
+/// lm-evaluation-harness. Returns the results file, and the samples of each task.
+fn run_score(world: &World, out: &Path, setting: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
     let [results, samples] =
-        ["results.json", "samples"].map(|what| world.path(&format!("{what}-{}-{}", asked["shots"], asked["chat"])));
+        ["results.json", "samples"].map(|what| world.path(&format!("{what}-{}-{}", setting["shots"], setting["chat"])));
     let definitions = out.join("defs");
     let mut command = world.command(&["score"]);
     command.arg(world.path("model")).arg("--tasks").arg(&definitions).arg("--output").arg(&results);
     command.arg("--samples").arg(&samples);
-    if let Some(shots) = asked["shots"].as_u64() {
+    if let Some(shots) = setting["shots"].as_u64() {
         command.args(["--shots", &shots.to_string()]);
     }
-    if asked["chat"] == true {
+    if setting["chat"] == true {
         command.args(["--chat", "--system", system]);
     }
     let output = command.output().unwrap();
@@ -120,25 +121,26 @@ fn requests_scores_errors_and_groups_match_lm_eval() {
         library.all().unwrap().tasks.into_iter().map(|task| (task.name.clone(), task)).collect();
     assert!(definitions.len() >= 12, "{}", definitions.len());
     let mut compared = HarnessComparison::default();
-    for asked in harness["asked"].as_array().unwrap() {
-        let setting = format!("{} shots, chat {}", asked["shots"], asked["chat"]);
-        let (results, samples) = score_with_lm_eval(&world, &out, asked, harness["system"].as_str().unwrap());
+    for expected in harness["asked"].as_array().unwrap() {
+        let setting = format!("{} shots, chat {}", expected["shots"], expected["chat"]);
+        let (results, samples) = run_score(&world, &out, expected, harness["system"].as_str().unwrap());
         for (name, definition) in &definitions {
             let what = format!("{name}, {setting}");
-            let theirs = asked["samples"][name].as_array().unwrap();
+            let theirs = expected["samples"][name].as_array().unwrap();
             compare_rows(&what, &samples[name], theirs);
             compared.likelihoods += compare_answers(&what, &samples[name], theirs);
             for metric in &definition.metrics {
-                let two = MetricScores { ours: &results["results"][name], theirs: &asked["results"][name] };
-                two.compare_score(&what, metric);
-                two.compare_error(&what, metric, theirs, draws);
+                let metric_scores =
+                    MetricScores { ours: &results["results"][name], theirs: &expected["results"][name] };
+                metric_scores.compare_score(&what, metric);
+                metric_scores.compare_error(&what, metric, theirs, draws);
                 compared.scores += 1;
             }
             for part in ["n-samples", "n-shot", "higher_is_better", "versions"] {
-                assert_eq!(results[part][name], asked[part][name], "{what}: {part}");
+                assert_eq!(results[part][name], expected[part][name], "{what}: {part}");
             }
         }
-        compared.groups += compare_groups(&setting, &results["results"], &asked["results"]);
+        compared.groups += compare_groups(&setting, &results["results"], &expected["results"]);
     }
     let HarnessComparison { likelihoods, scores, groups } = compared;
     println!(
@@ -147,7 +149,7 @@ fn requests_scores_errors_and_groups_match_lm_eval() {
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }
 
-/// Counts of compared values. Each score is compared together with its standard error.
+/// Numbers of compared values. Each score is compared together with its standard error.
 #[derive(Default)]
 struct HarnessComparison {
     likelihoods: usize,

@@ -61,13 +61,15 @@ fn optional_metric_is_in_all_outputs_only_if_requested() {
     let world = World::new();
     let plain = run_ok(&world, &["run", "grid.yaml"]);
     let before = read_files(world.folder.path());
-    assert!(!names_byte_perplexity(plain.as_bytes()) && !before.values().any(|bytes| names_byte_perplexity(bytes)));
+    assert!(
+        !contains_byte_perplexity(plain.as_bytes()) && !before.values().any(|bytes| contains_byte_perplexity(bytes))
+    );
     let named = run_ok(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
-    assert!(names_byte_perplexity(named.as_bytes()), "{named}");
+    assert!(contains_byte_perplexity(named.as_bytes()), "{named}");
     let after = read_files(world.folder.path());
     let new: Vec<&str> = after
         .iter()
-        .filter(|(name, bytes)| !before.contains_key(*name) && names_byte_perplexity(bytes))
+        .filter(|(name, bytes)| !before.contains_key(*name) && contains_byte_perplexity(bytes))
         .map(|(name, _)| &**name)
         .collect();
     for view in ["results.csv", "results.parquet", "results.md", "results.tex", "numbers.json", "run.json"] {
@@ -81,7 +83,7 @@ fn optional_metric_is_in_all_outputs_only_if_requested() {
     );
 }
 
-fn names_byte_perplexity(bytes: &[u8]) -> bool {
+fn contains_byte_perplexity(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|name| text.contains(name))
 }

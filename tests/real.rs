@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, checkout, json, numbers, python, shared, smollm2};
+use crate::common::{assert_close, checkout, json, numbers, python, shared, smollm2_path};
 use crate::exported;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -105,7 +105,7 @@ fn assert_equals_reference(settings: RunSettings) {
 /// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
-    let Some(model) = smollm2() else { return };
+    let Some(model) = smollm2_path() else { return };
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     copy_folder(&checkout.join("experiments"), &world.path("experiments"));
@@ -160,7 +160,7 @@ fn copy_folder(from: &Path, to: &Path) {
 /// must load all three, generate text, and compute this program's logits.
 #[test]
 fn smollm2_search_winner_and_repairs_run_in_transformers() {
-    let Some(model) = smollm2() else { return };
+    let Some(model) = smollm2_path() else { return };
     let Some(python) = python::python("torch and transformers") else { return };
     let world = World::new();
     let texts = checkout().join("data/tiny/corpora");

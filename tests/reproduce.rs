@@ -83,26 +83,26 @@ fn modification_times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
 fn finished_artifact_is_rebuilt_only_after_a_change() {
     let world = experiments("mine");
     let mini = ["reproduce", "mini"];
-    let nothing = "up to date (";
+    let up_to_date = "up to date (";
     let (first, log) = stdout_and_stderr(&world, &mini);
-    assert!(!log.contains(nothing), "{log}");
+    assert!(!log.contains(up_to_date), "{log}");
     let before = modification_times(&world.path("results"));
     let tables = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     let (again, log) = stdout_and_stderr(&world, &mini);
-    assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
+    assert!(log.contains(up_to_date) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
     assert!(modification_times(&world.path("results")) == before, "a file was written");
     // Missing files are written again.
-    let anew = || {
+    let rebuild = || {
         let output = run_ok(&world, &mini);
-        assert!(!output.contains(nothing), "{output}");
+        assert!(!output.contains(up_to_date), "{output}");
         assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), tables);
         output
     };
     fs::remove_file(world.path("results/mini/tiny/mini.md")).unwrap();
-    anew();
+    rebuild();
     assert!(world.path("results/mini/tiny/mini.md").is_file());
-    assert!(run_ok(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(up_to_date));
     // A file that the user changed is not replaced silently.
     let csv = world.path("results/mini/tiny/mini.csv");
     let all_tables = tables.clone();
@@ -111,7 +111,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert_eq!(rejected.status.code(), Some(2), "{}", combined_output(&rejected));
     assert!(combined_output(&rejected).contains("mini.csv"), "{}", combined_output(&rejected));
     fs::write(&csv, all_tables).unwrap();
-    assert!(run_ok(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(up_to_date));
     // Damage to a stored object is detected even if the length of its file is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
@@ -119,14 +119,14 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
-    anew();
+    rebuild();
     // Results are out of date once the description of the artifact changes.
-    assert!(run_ok(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(up_to_date));
     world.write(
         "experiments/mini.yaml",
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("small table", "small  table"),
     );
-    assert!(!run_ok(&world, &mini).contains(nothing));
+    assert!(!run_ok(&world, &mini).contains(up_to_date));
 }
 
 fn stdout_and_stderr(world: &World, arguments: &[&str]) -> (String, String) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::output::{computed_tokens, events, events_of_kind};
+use crate::common::output::{computed_tokens, events_of_kind, parse_events};
 use crate::common::world::World;
 use ghostlab::pipeline::stage;
 use ghostlab_store::{ObjectCondition, Store};
@@ -77,8 +77,8 @@ fn killed_run_is_shown_as_dead_and_resumes() {
     assert!(dead.contains("): died: run the same command to resume"), "{dead}");
     let again = world.run(&["--events"]);
     let undisturbed = World::large().run(&["--events"]);
-    let again = computed_tokens(&events(&again));
-    let total = computed_tokens(&events(&undisturbed));
+    let again = computed_tokens(&parse_events(&again));
+    let total = computed_tokens(&parse_events(&undisturbed));
     assert!(again < total, "{again} of {total} tokens were recomputed");
     let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
     assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
@@ -89,7 +89,7 @@ fn killed_run_is_shown_as_dead_and_resumes() {
 fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = long_world();
     let world = long_world();
-    let full_run = events(&undisturbed.run(&["--events"]));
+    let full_run = parse_events(&undisturbed.run(&["--events"]));
     // The sums are the sixth and last object of the first shard. Kill the run just after they are stored.
     kill_run_at(&world, "commit:7");
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
@@ -99,7 +99,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
         ),
         "no shard was stored"
     );
-    let again = events(&world.run(&["--events"]));
+    let again = parse_events(&world.run(&["--events"]));
     assert_eq!(calibrated_tokens(&full_run), 320 * 1024);
     assert!(
         calibrated_tokens(&again) < calibrated_tokens(&full_run),
@@ -141,12 +141,12 @@ fn ctrl_c_finishes_and_stores_the_current_chunk() {
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{log}");
     assert!(log.contains("run the same command to resume"), "{log}");
-    let first = events(&output);
+    let first = parse_events(&output);
     assert_eq!(events_of_kind(&first, "ended")[0]["interrupted"], true);
     let shown = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(shown.contains("): interrupted"), "{shown}");
-    let second = events(&world.run(&["--events"]));
-    let total = computed_tokens(&events(&World::large().run(&["--events"])));
+    let second = parse_events(&world.run(&["--events"]));
+    let total = computed_tokens(&parse_events(&World::large().run(&["--events"])));
     // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
     assert!(computed_tokens(&first) + computed_tokens(&second) <= total + 8 * 64, "chunks were computed twice");
 }
@@ -157,7 +157,7 @@ fn second_run_is_fully_cached_after_touch_or_move() {
     world.run_ok(&[]);
     let tables = world.tables();
     let again = |world: &World| {
-        let events = events(&world.run(&["--events"]));
+        let events = parse_events(&world.run(&["--events"]));
         assert!(events_of_kind(&events, "started").is_empty(), "{events:?}");
         assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 31);
         assert!(world.tables() == tables);
@@ -204,7 +204,7 @@ fn changed_option_reruns_only_its_planned_cells() {
     assert!(plan.contains("25 complete, 6 to run"), "{plan}");
     assert!(plan.contains("6 changed: options.alpha: 0.0 → 0.5"), "{plan}");
     assert!(!plan.contains("/ghosted/"), "{plan}");
-    let events = events(&world.run(&["--events", "--set", change]));
+    let events = parse_events(&world.run(&["--events", "--set", change]));
     assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 25);
     let cells: Vec<u64> = events_of_kind(&events, "started").iter().map(|job| job["cells"].as_u64().unwrap()).collect();
     assert_eq!(cells, [0, 6, 6, 6], "operators, two texts and a task; the activations are stored");
@@ -222,21 +222,21 @@ fn changed_weight_byte_reruns_its_backbone() {
     let plan = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(plan.contains("0 complete, 31 to run"), "{plan}");
     assert!(plan.contains("changed: ") && plan.contains("backbone: "), "{plan}");
-    let events = events(&world.run(&["--events"]));
+    let events = parse_events(&world.run(&["--events"]));
     assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 0);
 }
 
 #[test]
 fn two_processes_share_the_work_and_agree() {
     let world = World::large();
-    let full = computed_tokens(&events(&World::large().run(&["--events"])));
+    let full = computed_tokens(&parse_events(&World::large().run(&["--events"])));
     let children =
         [0, 1].map(|i| spawn_run(&world, &["--events", "--results", if i == 0 { "results" } else { "other" }]));
     let outputs = children.map(|child| child.wait_with_output().unwrap());
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let work = outputs.each_ref().map(|output| computed_tokens(&events(output)));
+    let work = outputs.each_ref().map(|output| computed_tokens(&parse_events(output)));
     let total = work.iter().sum::<u64>() as f64;
     assert!(total <= 1.1 * full as f64, "{work:?} of {full}");
     for name in ["results.csv", "results.parquet", "results.md", "documents.parquet"] {

@@ -17,7 +17,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::common::output::combined_output;
-use crate::common::stored_record;
+use crate::common::read_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
@@ -90,8 +90,8 @@ struct SubmittedJobs {
     report: String,
 }
 
-/// Submits the world's grid. Each chunk is delayed by `slow` milliseconds.
-fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> SubmittedJobs {
+/// Submits the world's grid. Each chunk is delayed by `delay_ms` milliseconds.
+fn submit(world: &World, workers: &str, delay_ms: u32, more: &[&str], sbatch: &[&str]) -> SubmittedJobs {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
         more,
@@ -100,7 +100,7 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
     ];
     let mut command = world.command(&arguments.concat());
     let output =
-        command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
+        command.env("GHOSTLAB_FAULT", format!("slow@score:{delay_ms}")).env("HF_TOKEN", "hf_secret").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     let output = combined_output(&output);
     SubmittedJobs { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
@@ -155,7 +155,7 @@ fn assert_same_tables(world: &World, submitted: &SubmittedJobs) {
 
 fn read_run_records(world: &World) -> Vec<Value> {
     let files = fs::read_dir(world.path("data/store/runs")).unwrap();
-    files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
+    files.filter_map(|file| read_record(&file.unwrap().path())).collect()
 }
 
 /// Returns the total work done by all processes that used the store, in FLOPs according to the cost model.

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, json, numbers, python, shared, smollm2};
+use crate::common::{assert_close, json, numbers, python, shared, smollm2_path};
 use crate::llama_cpp;
 use ghostlab::corpus::{Tokenizer, WindowRule, evaluation_windows, read_rows};
 use ghostlab::grid::Grid;
@@ -80,7 +80,7 @@ fn build_requests(real: &Path, file: &str) -> Vec<(String, String)> {
 /// transformers dequantizes the file, tokenizes the texts itself and computes in f32. It sums in a different order.
 #[test]
 fn scores_match_those_of_transformers() {
-    let Some(model) = smollm2() else { return };
+    let Some(model) = smollm2_path() else { return };
     let Some(python) = python::python("torch, transformers and gguf") else { return };
     let Some(real) = shared("real") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -90,11 +90,11 @@ fn scores_match_those_of_transformers() {
     let cell = outcome.cells[0].ok().unwrap();
 
     let requests: Vec<Vec<(String, String)>> = TASKS.iter().map(|file| build_requests(&real, file)).collect();
-    let [asked, out] = ["requests.json", "scores.json"].map(|name| folder.path().join(name));
-    std::fs::write(&asked, json!(requests.concat()).to_string()).unwrap();
+    let [requests_file, out] = ["requests.json", "scores.json"].map(|name| folder.path().join(name));
+    std::fs::write(&requests_file, json!(requests.concat()).to_string()).unwrap();
     let text = real.join("corpora/wikitext2-test.parquet");
     let windows = WINDOWS.to_string();
-    let arguments = [model.as_path(), &text, Path::new(&windows), &asked, &out];
+    let arguments = [model.as_path(), &text, Path::new(&windows), &requests_file, &out];
     python::run(&mut python::script(&python, "gguf_scores.py", arguments));
     let theirs = json(&out);
 
@@ -119,7 +119,7 @@ fn scores_match_those_of_transformers() {
 /// each product with Q4_1 weights, so that perplexities agree only roughly.
 #[test]
 fn perplexity_matches_llama_cpp() {
-    let Some(model) = smollm2() else { return };
+    let Some(model) = smollm2_path() else { return };
     let Some(python) = llama_cpp::python() else { return };
     let Some(real) = shared("real") else { return };
     let text = real.join("corpora/wikitext2-test.parquet");
@@ -159,7 +159,7 @@ fn perplexity_matches_llama_cpp() {
 /// and at a slow rate. They may differ by 30 %, because `init` estimates more roughly.
 #[test]
 fn init_limits_the_run_to_15_minutes_or_states_the_duration() {
-    let Some(model) = smollm2() else { return };
+    let Some(model) = smollm2_path() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();
     let target = world.path("own.yaml");

@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use crate::common::output::wait_for_exit;
-use crate::common::stored_record;
+use crate::common::read_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 

@@ -367,9 +367,9 @@ fn generated_answers_and_perplexities_are_recomputed() {
     assert!(at.contains("answers") && at.contains("document"), "{at}");
 
     for metric in ["word_perplexity", "/perplexity"] {
-        let is_it = |number: &Value| number["metric"].as_str().unwrap().contains(metric);
+        let is_wanted = |number: &Value| number["metric"].as_str().unwrap().contains(metric);
         alter_json(&world, "numbers.json", |numbers| {
-            let stored = common::stored_number(numbers, is_it);
+            let stored = common::stored_number(numbers, is_wanted);
             for (index, by) in [(3, 0.5), (4, -0.5)] {
                 let loss = stored["losses"][index].as_f64().unwrap();
                 stored["losses"][index] = (loss + by).into();
@@ -379,7 +379,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
         alter_json(&world, "numbers.json", |numbers| {
-            let stored = common::stored_number(numbers, is_it);
+            let stored = common::stored_number(numbers, is_wanted);
             stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();
         });
         let (code, found, folder) = run();

@@ -6,7 +6,7 @@
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-use crate::common::output::{computed_tokens, events, signal, stderr, stdout, wait_until};
+use crate::common::output::{computed_tokens, parse_events, send_signal, stderr, stdout, wait_until};
 use crate::common::world::World;
 
 fn spawn_worker(world: &World, arguments: &[&str]) -> Child {
@@ -36,7 +36,7 @@ fn count_entries(world: &World, folder: &str) -> usize {
 fn three_workers_match_the_tables_of_one_process() {
     let alone = World::large();
     let world = World::large();
-    let total = computed_tokens(&events(&alone.run(&["--events"])));
+    let total = computed_tokens(&parse_events(&alone.run(&["--events"])));
     let workers = [(); 3].map(|()| spawn_worker(&world, &["worker", "grid.yaml", "--events"]));
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
@@ -44,14 +44,14 @@ fn three_workers_match_the_tables_of_one_process() {
         assert!(stderr(output).contains("all 31 cells complete"), "{}", stderr(output));
     }
     assert!(!world.path("results").exists(), "the worker wrote results");
-    let work: Vec<u64> = outputs.iter().map(|output| computed_tokens(&events(output))).collect();
+    let work: Vec<u64> = outputs.iter().map(|output| computed_tokens(&parse_events(output))).collect();
     assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
     let shown = run_status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
     assert!(shown.contains("0 workers running (3 ended)"), "{shown}");
     let report = world.run(&["--stored", "--events"]);
     assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
-    assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computed something");
+    assert!(parse_events(&report).iter().all(|event| event["event"] != "started"), "the report computed something");
     assert!(alone.tables().len() == 4 && alone.tables() == world.tables(), "the tables differ");
     for folder in ["drafts", "claims", "processes", "journals", "attempts"] {
         assert_eq!(count_entries(&world, folder), 0, "{folder} of workers remain");
@@ -60,7 +60,7 @@ fn three_workers_match_the_tables_of_one_process() {
 
 #[test]
 fn jobs_of_a_stopped_worker_are_continued_by_another() {
-    let total = computed_tokens(&events(&World::large().run(&["--events"])));
+    let total = computed_tokens(&parse_events(&World::large().run(&["--events"])));
     for name in ["-USR1", "-TERM", "-INT"] {
         let world = World::large();
         let mut worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
@@ -68,7 +68,7 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
             assert!(worker.try_wait().unwrap().is_none(), "the worker ended before it had written a chunk");
             count_journals(&world) > 0
         });
-        signal(&worker, name);
+        send_signal(&worker, name);
         let first = worker.wait_with_output().unwrap();
         assert_eq!(first.status.code(), Some(75), "{name}: {}", stderr(&first));
         assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
@@ -79,7 +79,7 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
         // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
         assert!(
-            computed_tokens(&events(&first)) + computed_tokens(&events(&second)) <= total + 8 * 64,
+            computed_tokens(&parse_events(&first)) + computed_tokens(&parse_events(&second)) <= total + 8 * 64,
             "{name}: work was lost"
         );
     }
@@ -87,7 +87,7 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
 
 #[test]
 fn worker_near_its_time_limit_stores_a_batch_first() {
-    let total = computed_tokens(&events(&World::large().run(&["--events"])));
+    let total = computed_tokens(&parse_events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
@@ -96,16 +96,16 @@ fn worker_near_its_time_limit_stores_a_batch_first() {
     loop {
         let worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
         wait_until("no process record", || count_entries(&world, "processes") > 0);
-        signal(&worker, "-USR1");
+        send_signal(&worker, "-USR1");
         let output = worker.wait_with_output().unwrap();
-        done += computed_tokens(&events(&output));
+        done += computed_tokens(&parse_events(&output));
         if output.status.code() == Some(0) {
             break;
         }
         ends += 1;
         assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
         assert!(
-            events(&output).iter().any(|event| event["event"] == "kept"),
+            parse_events(&output).iter().any(|event| event["event"] == "kept"),
             "the worker stored nothing: {}",
             stderr(&output)
         );
@@ -113,7 +113,7 @@ fn worker_near_its_time_limit_stores_a_batch_first() {
         if ends == 3 {
             let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
             assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
-            done += computed_tokens(&events(&last));
+            done += computed_tokens(&parse_events(&last));
             break;
         }
     }
@@ -261,7 +261,7 @@ fn idle_worker_exits_after_its_idle_limit() {
     assert!(stderr(&output).contains("all remaining jobs are leased by other workers"), "{}", stderr(&output));
     let shown = run_status(&world);
     assert!(shown.contains("1 worker running (1 ended)"), "{shown}");
-    signal(&one, "-KILL");
+    send_signal(&one, "-KILL");
     one.wait().unwrap();
 }
 
@@ -291,21 +291,21 @@ fn workers_start_with_different_backbones() {
         child
     });
     let claims = fs::read_dir(world.path("data/store/claims")).unwrap().map(|e| e.unwrap().file_name());
-    let mut seats: Vec<String> =
+    let mut lease_names: Vec<String> =
         claims.map(|name| name.into_string().unwrap()).filter(|n| n.starts_with("at-")).collect();
-    seats.sort();
-    assert!(seats.len() == 3 && seats.iter().all(|seat| seat.ends_with("-0")), "{seats:?}");
-    workers.iter().for_each(|worker| signal(worker, "-CONT"));
-    let mut begun = Vec::new();
+    lease_names.sort();
+    assert!(lease_names.len() == 3 && lease_names.iter().all(|name| name.ends_with("-0")), "{lease_names:?}");
+    workers.iter().for_each(|worker| send_signal(worker, "-CONT"));
+    let mut first_backbones = Vec::new();
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0));
-        let events = events(&output);
+        let events = parse_events(&output);
         let label = events.iter().find(|event| event["event"] == "started").unwrap()["label"].clone();
-        begun.push(label.as_str().unwrap().split(' ').nth(1).unwrap().to_owned());
+        first_backbones.push(label.as_str().unwrap().split(' ').nth(1).unwrap().to_owned());
     }
-    begun.sort();
-    assert_eq!(begun, ["b", "c", "tiny"]);
+    first_backbones.sort();
+    assert_eq!(first_backbones, ["b", "c", "tiny"]);
 }
 
 #[test]

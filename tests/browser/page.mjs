@@ -12,9 +12,9 @@ const check = (name, run) => checks.push([name, run]);
 
 // JavaScript expressions for the first sortable column of measured values, its index and its figure.
 const COLUMN = "document.querySelector('figure.table thead .dir').closest('th')";
-const PLACE = `Number(${COLUMN}.dataset.column)`;
+const COLUMN_INDEX = `Number(${COLUMN}.dataset.column)`;
 const FIGURE = `${COLUMN}.closest('figure')`;
-const texts = () => value(`[...${FIGURE}.querySelectorAll('tbody tr')].map((row) => row.cells[${PLACE}].firstChild?.textContent ?? '')`);
+const texts = () => value(`[...${FIGURE}.querySelectorAll('tbody tr')].map((row) => row.cells[${COLUMN_INDEX}].firstChild?.textContent ?? '')`);
 const shownRows = () => value(`[...${FIGURE}.querySelectorAll('tbody tr:not([hidden])')].map((row) => row.innerText.replaceAll('\\t', ' '))`);
 
 check("the layout does not shift during loading, and all images are drawn", async () => {
@@ -59,11 +59,11 @@ check("a column header sorts ascending, descending and back; numbers sort numeri
 check("sorting by a column is stable", async () => {
   // Every row contains its group's name, so rows are understandable in any order.
   const ok = await value(`(() => {
-    const figure = ${FIGURE}, head = figure.querySelector('thead th.t'), place = head.dataset.column;
+    const figure = ${FIGURE}, head = figure.querySelector('thead th.t'), column = head.dataset.column;
     const rows = [...figure.querySelectorAll('tbody tr')];
     head.querySelector('button').click();
     const sorted = [...figure.querySelectorAll('tbody tr')];
-    const stable = sorted.every((row, i) => i === 0 || row.cells[place].textContent !== sorted[i - 1].cells[place].textContent
+    const stable = sorted.every((row, i) => i === 0 || row.cells[column].textContent !== sorted[i - 1].cells[column].textContent
       || rows.indexOf(sorted[i - 1]) < rows.indexOf(row));
     const named = sorted.every((row) => row.cells[0].textContent !== '');
     head.querySelector('button').click(); head.querySelector('button').click();
@@ -76,11 +76,11 @@ check("the text filter shows rows with all words, and the list filter rows with 
   const type = (text) => value(`(() => { const box = ${FIGURE}.querySelector('.controls input'); box.value = ${JSON.stringify(text)};
     box.dispatchEvent(new Event('input')); return ${FIGURE}.querySelector('output').textContent; })()`);
   const [first, last] = all[0].trim().split(/\s+/).filter((_, i, list) => i === 0 || i === list.length - 1);
-  const said = await type(`${last.toUpperCase()}  ${first}`);
+  const counter = await type(`${last.toUpperCase()}  ${first}`);
   const some = await shownRows();
   assert.ok(some.length >= 1 && some.length < all.length);
   assert.ok(some.every((row) => row.includes(first)));
-  assert.equal(said, `${some.length} of ${all.length} rows`);
+  assert.equal(counter, `${some.length} of ${all.length} rows`);
   assert.equal(await type("no such words at all"), `0 of ${all.length} rows`);
   await type("");
   assert.deepEqual(await shownRows(), all);
@@ -133,19 +133,19 @@ check("ids are unique, and every link has a target", async () => {
 check("the URL stores how a table is sorted and filtered, and restores it", async () => {
   await size(1600, 1000);
   await open();
-  const whole = await value(`(() => { const figure = ${FIGURE};
-    figure.querySelector('[data-column="${await value(PLACE)}"] button').click();
-    figure.querySelector('[data-column="${await value(PLACE)}"] button').click();
+  const rowCount = await value(`(() => { const figure = ${FIGURE};
+    figure.querySelector('[data-column="${await value(COLUMN_INDEX)}"] button').click();
+    figure.querySelector('[data-column="${await value(COLUMN_INDEX)}"] button').click();
     const box = figure.querySelector('.controls input'); box.value = 'llama'; box.dispatchEvent(new Event('input'));
     const list = figure.querySelector('.controls select'); list.selectedIndex = 1; list.dispatchEvent(new Event('change'));
     return figure.querySelectorAll('tbody tr').length; })()`);
   const [kept, shown, column] = [await value("location.search"), await shownRows(), await texts()];
-  assert.ok(shown.length >= 1 && shown.length < whole);
+  assert.ok(shown.length >= 1 && shown.length < rowCount);
   const name = await value(`${FIGURE}.dataset.name`);
-  const said = new URLSearchParams(kept);
-  assert.ok(said.get(`${name}.sort`).startsWith("-"), kept);
-  assert.equal(said.get(`${name}.find`), "llama");
-  assert.equal([...said].length, 3);
+  const parameters = new URLSearchParams(kept);
+  assert.ok(parameters.get(`${name}.sort`).startsWith("-"), kept);
+  assert.equal(parameters.get(`${name}.find`), "llama");
+  assert.equal([...parameters].length, 3);
   // The hash of a note and the table state in the query can be combined.
   const hash = await value(`${FIGURE}.querySelector('tbody tr:not([hidden]) td a').hash`);
   await open(kept + hash);
@@ -158,7 +158,7 @@ check("the URL stores how a table is sorted and filtered, and restores it", asyn
   assert.equal(await value("location.search"), kept);
   // Unknown tables and values are ignored.
   await open("?nobody.sort=-X&" + name + ".Depth=99999&" + name + ".sort=none");
-  assert.equal((await shownRows()).length, whole);
+  assert.equal((await shownRows()).length, rowCount);
   await value(`(() => { const box = ${FIGURE}.querySelector('.controls input'); box.value = 'a'; box.dispatchEvent(new Event('input'));
     box.value = ''; box.dispatchEvent(new Event('input')); })()`);
   assert.equal(new URLSearchParams(await value("location.search")).get(`${name}.find`), null);
@@ -240,9 +240,9 @@ check("figures keep their aspect ratio and are not enlarged beyond the page's te
     await size(width, height);
     await open();
     const wrong = await value(`[...document.images].filter((image) => {
-      const shown = image.clientWidth / image.clientHeight, own = image.naturalWidth / image.naturalHeight;
+      const shown = image.clientWidth / image.clientHeight, natural = image.naturalWidth / image.naturalHeight;
       // The natural size of an SVG is its printed size at 4/3 pixels per point, whereas the page uses 1.5.
-      return Math.abs(shown / own - 1) > 0.02 || image.clientWidth > image.naturalWidth * 1.125 + 1; }).map((image) =>
+      return Math.abs(shown / natural - 1) > 0.02 || image.clientWidth > image.naturalWidth * 1.125 + 1; }).map((image) =>
         [image.alt, image.clientWidth, image.clientHeight, image.naturalWidth, image.naturalHeight].join(' '))`);
     assert.deepEqual(wrong, [], `at ${width} px`);
   }
@@ -283,9 +283,9 @@ check("verdicts and marks are visible, both as colors and as signs", async () =>
   await size(1400, 900);
   await open();
   const seen = await value(`['.same .sign', '.differs .sign', '.other-protocol .sign', 'sup.up', 'sup.down'].map((what) => {
-    const it = document.querySelector('td ' + what); const box = it?.getBoundingClientRect();
-    return it && [it.textContent.trim()[0], getComputedStyle(it).color, box.width > 2 && box.height > 2]; })`);
-  assert.deepEqual(seen.map((it) => it && [it[0], it[2]]), [["=", true], ["≠", true], ["~", true], ["+", true], ["−", true]]);
+    const mark = document.querySelector('td ' + what); const box = mark?.getBoundingClientRect();
+    return mark && [mark.textContent.trim()[0], getComputedStyle(mark).color, box.width > 2 && box.height > 2]; })`);
+  assert.deepEqual(seen.map((mark) => mark && [mark[0], mark[2]]), [["=", true], ["≠", true], ["~", true], ["+", true], ["−", true]]);
   assert.equal(new Set(seen.slice(0, 3).map(([, color]) => color)).size, 3, "the three verdicts must have different colors");
 });
 
@@ -382,14 +382,14 @@ check("numbers of a column are aligned with and without a mark, and arrows in ro
     await size(width, 900);
     await open();
     await settled();
-    const apart = await value(`[...document.querySelectorAll('figure.table td > sup')].map((mark) => {
+    const offsets = await value(`[...document.querySelectorAll('figure.table td > sup')].map((mark) => {
       const cell = mark.parentElement, right = (of) => of.firstChild.getBoundingClientRect?.().right;
       const plain = [...cell.closest('tbody').rows].map((row) => row.cells[cell.cellIndex]).find((of) => !of.querySelector('sup') && of.firstElementChild?.tagName === 'A');
       return plain ? Math.abs(right(cell) - right(plain)) : 0; })`);
-    assert.ok(apart.length > 0 && Math.max(...apart) < 0.6, `${Math.max(...apart)} px at ${width}`);
+    assert.ok(offsets.length > 0 && Math.max(...offsets) < 0.6, `${Math.max(...offsets)} px at ${width}`);
   }
-  const turned = await value(`[...document.querySelectorAll('[data-form="tall"] th[data-column]:not(.t) .dir')].map((of) => getComputedStyle(of).transform)`);
-  assert.ok(turned.every((transform) => transform.startsWith("matrix(0, 1, -1, 0")), String(turned[0]));
+  const transforms = await value(`[...document.querySelectorAll('[data-form="tall"] th[data-column]:not(.t) .dir')].map((of) => getComputedStyle(of).transform)`);
+  assert.ok(transforms.every((transform) => transform.startsWith("matrix(0, 1, -1, 0")), String(transforms[0]));
 });
 
 check("a square in the summary strip links to the row of its claim", async () => {

@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { address, complaints, open, picture, run, settled, size, value } from "./browser.mjs";
 
 /** The maximum height of the page in pixels, at a width of 1400 pixels. */
-const HIGHEST = 15000;
+const MAX_HEIGHT = 15000;
 const SECTIONS = "[...document.querySelectorAll('main > section')].map((section) => section.id)";
 
 const checks = [
@@ -16,7 +16,7 @@ const checks = [
       await open();
       await settled();
       const height = await value("document.documentElement.scrollHeight");
-      assert.ok(height <= HIGHEST, `${height} px`);
+      assert.ok(height <= MAX_HEIGHT, `${height} px`);
       console.log(`        ${height} px`);
       await size(1400, height, scheme);
       await settled();
@@ -25,9 +25,9 @@ const checks = [
     const sections = await value(SECTIONS);
     assert.deepEqual(sections.slice(0, 4), ["summary", "artifact-smollm2/figure1", "artifact-smollm2/table2", "claims"]);
     const names = sections.filter((id) => id.startsWith("artifact-tiny/")).map((id) => id.replace(/^artifact-tiny\//, ""));
-    const place = (name) => names.indexOf(name);
+    const position = (name) => names.indexOf(name);
     for (const [one, other] of [["figure2", "figure4"], ["figure4", "table2"], ["table3", "figure5"], ["figure5", "tableA4"], ["tableA7", "tableA10"], ["tableA10", "seeds"]])
-      assert.ok(place(one) >= 0 && place(one) < place(other), `${one} must come before ${other}: ${names}`);
+      assert.ok(position(one) >= 0 && position(one) < position(other), `${one} must come before ${other}: ${names}`);
   }],
   ["at 800 px every table fits or scrolls in its frame", async () => {
     for (const scheme of ["light", "dark"]) {

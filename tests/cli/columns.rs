@@ -26,9 +26,12 @@ fn every_view_shows_the_setting_in_which_cells_differ() {
         let seed = format!("calibration.seed={seed}");
         run_ok(&world, &["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
     }
-    let apart = run_ok(&world, &["compare", "results/one", "results/two"]);
-    assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
-    assert!(!apart.contains("only in"), "{apart}");
+    let compared = run_ok(&world, &["compare", "results/one", "results/two"]);
+    assert!(
+        compared.contains("paired despite different settings") && compared.contains("calibration.seed"),
+        "{compared}"
+    );
+    assert!(!compared.contains("only in"), "{compared}");
     // Only one of the two seeds in `seeds` is also in `two`.
     let half = run_ok(&world, &["compare", "results/seeds", "results/two"]);
     assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");

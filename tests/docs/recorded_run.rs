@@ -342,7 +342,7 @@ fn pages_show_the_numbers_of_recorded_runs() {
         ("docs/pictures/figure1.svg", picture),
     ] {
         let file = root.join(file);
-        if std::env::var("GHOSTLAB_DOCS").is_ok_and(|asked| asked == "write") {
+        if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {
             fs::write(&file, expected).unwrap();
         } else {
             assert!(

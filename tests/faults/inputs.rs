@@ -94,7 +94,7 @@ fn nothing_is_stored_if_weights_change_while_loading() {
                 spawn_with_fault(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{point}"));
             wait_until_stopped(&mut child);
             change(&weights_of(&world));
-            signal(&child, "-CONT");
+            send_signal(&child, "-CONT");
             let output = wait_for_exit(child);
             let log = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
@@ -147,7 +147,7 @@ fn nothing_is_stored_if_weights_change_during_fine_tuning() {
         fs::write(&other_file, other).unwrap();
         fs::File::open(&other_file).unwrap().set_modified(time).unwrap();
         fs::rename(&other_file, &weights).unwrap();
-        signal(&child, "-CONT");
+        send_signal(&child, "-CONT");
         let output = wait_for_exit(child);
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{point}: {log}");

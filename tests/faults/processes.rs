@@ -85,7 +85,7 @@ fn waiting_for_a_process_is_shown_and_interruptible() {
         plant_remote_process(&world, REMOTE_PROCESS, &["tokenising"]);
         let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], "");
         wait_for(&mut child, "tokenizing: waiting for process 5");
-        signal(&child, name);
+        send_signal(&child, name);
         assert_eq!(wait_for_exit(child).status.code(), Some(130), "{name}");
         let status = stdout(&world.ghostlab(&["status"]));
         assert!(status.contains("): interrupted"), "{name}: {status}");

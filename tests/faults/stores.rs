@@ -90,7 +90,7 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     fs::write(&results, "half").unwrap();
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
-    let mut record = common::stored_record(done).unwrap();
+    let mut record = common::read_record(done).unwrap();
     (record["process"], record["stage"]) = (json!(REMOTE_PROCESS), json!("running"));
     fs::write(done, record.to_string()).unwrap();
 

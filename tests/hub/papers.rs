@@ -127,8 +127,8 @@ fn every_experiment_entry_has_a_hub_location() {
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();
-        let said = assert_exit(&world, &run_with_hub(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
-        assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
+        let output = assert_exit(&world, &run_with_hub(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
+        assert!(output.contains("corpus wikitext2") && !output.contains("unknown profile"), "{output}");
     }
     // The inputs for the paper's table 2 are known without any request to the hub.
     let world = World::new();

@@ -12,7 +12,7 @@ fn output_folder_must_not_contain_an_input() {
     world.write("grid.yaml", grid.replace("path: train.txt", "path: texts/train.txt"));
     std::os::unix::fs::symlink(world.path("backbone"), world.path("link")).unwrap();
     fs::create_dir(world.path("experiments")).unwrap();
-    let apart = "the output must not overlap with an input";
+    let overlap_error = "the output must not overlap with an input";
     for to in [
         "backbone",
         "backbone/",
@@ -37,7 +37,7 @@ fn output_folder_must_not_contain_an_input() {
     assert_rejected(
         &world,
         &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"],
-        &[apart, "the backbone tiny"],
+        &[overlap_error, "the backbone tiny"],
     );
     run_ok(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
     assert!(world.path("texts/out/config.json").is_file() && world.path("texts/train.txt").is_file());

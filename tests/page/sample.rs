@@ -1,4 +1,4 @@
-//! Sample page that shows every kind of content.
+//! Sample report page with every kind of table, figure and note.
 
 use super::*;
 

@@ -103,7 +103,7 @@ fn process_with_unreadable_record_is_alive_for_3_minutes() {
         let store = world.path("data/store");
         let record = store.join(format!("processes/{REMOTE_PROCESS}.json"));
         let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
-        let outline = stored_record(&calibration).unwrap();
+        let outline = read_record(&calibration).unwrap();
         let claims: Vec<&str> =
             outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
