@@ -7,8 +7,8 @@ use crate::common::{checkout, json, shared};
 use ghostlab::results::StoredResults;
 use ghostlab::results::number_record::{Condition, Record};
 
-/// Backbone, cut and metric of the cases in the reference in which the normed map is not better. On the backbone `real`,
-/// it always has the lower perplexity.
+/// Backbone, cut and metric of the cases in the reference in which the normed map is not better. On the backbone
+/// `real`, it always has the lower perplexity.
 const REFERENCE_EXCEPTIONS: [&str; 9] = [
     "real cut:[3,4)+[8,10)+[13,14) kl_dense_variant",
     "real cut:[8,11) kl_dense_variant",
@@ -46,7 +46,7 @@ fn reference_cases_where_normed_map_is_worse_are_listed() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file);
     let mut cuts = 0;
-    let mut losses = Vec::new();
+    let mut exceptions = Vec::new();
     for (backbone, numbers) in reference.as_object().unwrap() {
         let variants = numbers["variants"].as_object().unwrap();
         for (name, ghosted) in variants {
@@ -55,13 +55,13 @@ fn reference_cases_where_normed_map_is_worse_are_listed() {
             cuts += 1;
             for metric in ["ppl", "kl_dense_variant"] {
                 if normed[metric].as_f64().unwrap() >= ghosted[metric].as_f64().unwrap() {
-                    losses.push(format!("{backbone} {cut} {metric}"));
+                    exceptions.push(format!("{backbone} {cut} {metric}"));
                 }
             }
         }
     }
-    losses.sort();
-    assert_eq!((cuts, losses), (16, REFERENCE_EXCEPTIONS.map(str::to_owned).to_vec()));
+    exceptions.sort();
+    assert_eq!((cuts, exceptions), (16, REFERENCE_EXCEPTIONS.map(str::to_owned).to_vec()));
 }
 
 /// Returns whether a record is a perplexity or KL divergence of `ghosted`.
@@ -89,10 +89,10 @@ fn recorded_pairs(folder: &str) -> Vec<(String, f64, f64)> {
 fn recorded_cases_where_normed_map_is_worse_are_listed() {
     let folders = ["beyond/tiny", "beyond/smollm2", "sublayers/tiny", "sublayers/smollm2"];
     let pairs: Vec<(String, f64, f64)> = folders.into_iter().flat_map(recorded_pairs).collect();
-    let losses = pairs.iter().filter(|(_, ghosted, normed)| normed >= ghosted);
-    let mut losses: Vec<&str> = losses.map(|(label, ..)| label.as_str()).collect();
-    losses.sort_unstable();
-    assert_eq!((pairs.len(), losses), (73, RECORDED_EXCEPTIONS.to_vec()));
+    let exceptions = pairs.iter().filter(|(_, ghosted, normed)| normed >= ghosted);
+    let mut exceptions: Vec<&str> = exceptions.map(|(label, ..)| label.as_str()).collect();
+    exceptions.sort_unstable();
+    assert_eq!((pairs.len(), exceptions), (73, RECORDED_EXCEPTIONS.to_vec()));
     // For the cuts of ShortGPT and LoRP on SmolLM2, the perplexity is several times as high. No other number is more than
     // 2 % higher.
     for (label, ghosted, normed) in &pairs {
