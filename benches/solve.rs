@@ -109,8 +109,7 @@ fn measure_solving(c: usize) {
             gram_parallel(&mut gram, &converted, c);
         });
         let mut normal = NormalEquations::new(c);
-        // Add rows before timing, so that memory for the sums is allocated and there are twice as many rows as
-        // channels.
+        // Add rows before timing, so that the Gram matrices are allocated and there are twice as many rows as channels.
         normal.add(&y, &x);
         table.time("XᵀX and XᵀΔ from f32", 3.0 * cube, || normal.add_difference(&pre, &post));
         let factor = table.time("Cholesky", cube / 3.0, || normal.factor(1e-3).unwrap());

@@ -291,7 +291,7 @@ const GENERATION_DEFINITION: &str = "output_type: generate_until\ndoc_to_target:
     metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n";
 
 /// The accuracy changes by the fraction of answers that become right minus the fraction that become wrong. With two
-/// choices, every changed answer does one or the other.
+/// choices, every changed answer becomes either right or wrong.
 #[test]
 fn answer_flips_account_for_score_changes() {
     let world = World::new();

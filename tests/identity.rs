@@ -241,7 +241,7 @@ fn calibrations_with_different_operator_sequences_share_pass() {
     };
     let one = naive("8")[1];
     let three = naive(several)[1];
-    // Both grids need one pass, and solving more operators adds little to its cost.
+    // Both grids need one calibration pass, and solving more operators adds little to its cost.
     assert!(three < 3.0 * one && three > one, "{one} {three}");
 }
 

@@ -87,7 +87,7 @@ pub struct SimulationResult {
     pub layers: f64,
     /// Mean number of candidates that survive a race.
     pub survivors: f64,
-    /// Fraction of races in which one of two planted candidates with equal scores eliminates the other.
+    /// Fraction of races in which one of two planted candidates with equal expected scores eliminates the other.
     pub tie_separated: f64,
     /// Mean difference between the winner's score in the race and its score on held-out items.
     pub selection_bias: f64,
