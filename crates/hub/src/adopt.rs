@@ -14,8 +14,8 @@ use crate::name::BlobName;
 use crate::plan::{PlannedFile, PlannedRepo};
 
 impl Hub {
-    /// Copies a pinned file from a reader into the cache and returns its path. Content with a different size or SHA-256
-    /// is discarded.
+    /// Copies a pinned file from a reader into the cache and returns its path. If the size or SHA-256 differs from the
+    /// pin, nothing is stored.
     ///
     /// # Errors
     /// Fails if the file is not pinned, the content differs, the reader fails, or the cache is not writable.
@@ -24,7 +24,7 @@ impl Hub {
         let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
             return Err(Error::missing("the file is not pinned, so a copy cannot be verified")
                 .at(name)
-                .hint("run `ghostlab fetch NAME --lock` on a machine that can reach the hub"));
+                .hint("run `ghostlab fetch GRID --lock` on a machine that can reach the hub"));
         };
         let blobs = self.cache.blobs_dir(&repo.source.repo);
         make_folder(&blobs)?;
@@ -83,8 +83,8 @@ mod tests {
 
     const CONTENT: &[u8] = b"GGUF and more";
 
-    /// Returns an offline hub, and the plan, request and lock for one pinned file.
-    fn world(folder: &Path) -> (Hub, FetchPlan, RepoFiles, Lock) {
+    /// Creates an offline hub, and the plan, request and lock for one pinned file.
+    fn create_offline_hub(folder: &Path) -> (Hub, FetchPlan, RepoFiles, Lock) {
         let settings = HubSettings::from_vars(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),
             "HF_HUB_OFFLINE" => Some("1".into()),
@@ -99,28 +99,28 @@ mod tests {
         let mut lock = Lock::default();
         let files = BTreeMap::from([(FileName::new("m.gguf").unwrap(), pin)]);
         lock.pin(&source, LockedRepo { commit: Commit::new(&"1".repeat(40)).unwrap(), files });
-        let want = RepoFiles { source, files: vec![FilePattern::required("m.gguf")] };
-        let plan = hub.plan(std::slice::from_ref(&want), &lock, &SilentReporter, &AtomicBool::new(false)).unwrap();
-        (hub, plan, want, lock)
+        let request = RepoFiles { source, files: vec![FilePattern::required("m.gguf")] };
+        let plan = hub.plan(std::slice::from_ref(&request), &lock, &SilentReporter, &AtomicBool::new(false)).unwrap();
+        (hub, plan, request, lock)
     }
 
     #[test]
     fn adopted_file_is_cached_at_the_pinned_commit() {
         let folder = tempfile::tempdir().unwrap();
-        let (hub, plan, want, lock) = world(folder.path());
+        let (hub, plan, request, lock) = create_offline_hub(folder.path());
         let (repo, file) = plan.files().next().unwrap();
         assert!(file.cached.is_none());
         let path = hub.adopt(repo, file, &mut &CONTENT[..]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), CONTENT);
         assert!(path.ends_with(format!("models--o--n/snapshots/{}/m.gguf", "1".repeat(40))), "{}", path.display());
-        assert_eq!(hub.resolve_offline(&want, &lock).unwrap().files[0].cached.as_ref(), Some(&path));
+        assert_eq!(hub.resolve_offline(&request, &lock).unwrap().files[0].cached.as_ref(), Some(&path));
         assert_eq!(fs::read_to_string(folder.path().join("cache/models--o--n/refs/main")).unwrap(), "1".repeat(40));
     }
 
     #[test]
     fn adopted_file_with_wrong_content_is_rejected_and_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let (hub, plan, want, lock) = world(folder.path());
+        let (hub, plan, request, lock) = create_offline_hub(folder.path());
         let (repo, file) = plan.files().next().unwrap();
         for (content, found) in
             [(&b"GGUF"[..], "4 bytes"), (b"GGUF and much more", "more than 13 bytes"), (b"GGUF and mere", "SHA-256 ")]
@@ -128,8 +128,8 @@ mod tests {
             let error = hub.adopt(repo, file, &mut &content[..]).unwrap_err();
             assert!(error.to_string().contains(found) && error.exit_code() == 2, "{error}");
         }
-        let left = fs::read_dir(folder.path().join("cache/models--o--n/blobs")).unwrap().count();
-        assert_eq!(left, 0);
-        assert!(hub.resolve_offline(&want, &lock).unwrap().files[0].cached.is_none());
+        let blob_count = fs::read_dir(folder.path().join("cache/models--o--n/blobs")).unwrap().count();
+        assert_eq!(blob_count, 0);
+        assert!(hub.resolve_offline(&request, &lock).unwrap().files[0].cached.is_none());
     }
 }

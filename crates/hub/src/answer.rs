@@ -107,19 +107,18 @@ impl RequestContext<'_> {
         let repo = &self.source.repo;
         let page = self.page_url();
         let error = |what: String| Error::missing(what).at(self.location()).found(why);
-        let tokens = format!("{}settings/tokens", self.endpoint);
-        let token = match self.token {
-            Some(_) => format!("check that your token can read the repository: {tokens}"),
-            None => {
-                format!("then create a token at {tokens} and set HF_TOKEN, or save the token in the file HF_TOKEN_PATH")
-            }
+        let tokens_url = format!("{}settings/tokens", self.endpoint);
+        let token_hint = match self.token {
+            Some(_) => format!("check that your token can read the repository: {tokens_url}"),
+            None => format!(
+                "then create a token at {tokens_url} and set HF_TOKEN, or save the token in the file HF_TOKEN_PATH"
+            ),
         };
         match (status.as_u16(), code) {
-            (401 | 403, Some("GatedRepo")) => {
-                error(format!("{repo} requires accepting its license")).hint(format!("accept it at {page}\n{token}"))
-            }
+            (401 | 403, Some("GatedRepo")) => error(format!("{repo} requires accepting its license"))
+                .hint(format!("accept it at {page}\n{token_hint}")),
             (401 | 404, Some("RepoNotFound")) => error(format!("{repo} does not exist on the hub, or is private"))
-                .hint(format!("check the name; if the repository is private:\n{token}")),
+                .hint(format!("check the name; if the repository is private:\n{token_hint}")),
             (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision()))
                 .hint(format!("see the branches at {page}/tree/main")),
             (404, Some("EntryNotFound")) => match self.file {
@@ -131,11 +130,11 @@ impl RequestContext<'_> {
                 .hint(format!("check that the repository, the revision and the file exist: {page}")),
             (401, _) => match self.token {
                 Some(_) => error("the hub rejected the token".to_owned())
-                    .hint(format!("check that the token is complete and not revoked: {tokens}")),
+                    .hint(format!("check that the token is complete and not revoked: {tokens_url}")),
                 None => error("the hub requires authentication".to_owned())
-                    .hint(format!("check that the repository exists at {page}\n{token}")),
+                    .hint(format!("check that the repository exists at {page}\n{token_hint}")),
             },
-            (403, _) => error(format!("the hub denied access to {repo}")).hint(format!("see {page}\n{token}")),
+            (403, _) => error(format!("the hub denied access to {repo}")).hint(format!("see {page}\n{token_hint}")),
             _ => error("unexpected response from the hub".to_owned())
                 .hint("check that HF_ENDPOINT, if set, is the address of a hub"),
         }
@@ -156,14 +155,15 @@ fn requested_delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     });
     // `"api";r=0;t=55` means that the quota is exhausted and resets in 55 seconds.
     let limit = header_text("ratelimit", headers).and_then(|text| {
-        let left = rate_limit_field(text, "r").unwrap_or(0);
-        (left == 0).then(|| rate_limit_field(text, "t").map(Duration::from_secs)).flatten()
+        let remaining = rate_limit_field(text, "r").unwrap_or(0);
+        (remaining == 0).then(|| rate_limit_field(text, "t").map(Duration::from_secs)).flatten()
     });
     retry_after.max(limit)
 }
 
+/// Parses a number from a `RateLimit` header, such as `55` for the field `t` of `"api";r=0;t=55`.
 fn rate_limit_field(text: &str, name: &str) -> Option<u64> {
-    text.split(';').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse().ok())
+    text.split(';').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse().ok())
 }
 
 pub(crate) fn header_text<'a>(name: &str, headers: &'a HeaderMap) -> Option<&'a str> {
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn retry_delay_is_read_from_response_headers() {
         let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
-        for (answer_headers, seconds) in [
+        for (response_headers, seconds) in [
             (&[("ratelimit", "\"api\";r=0;t=55")][..], Some(55)),
             (&[("ratelimit", "\"api\";r=12;t=55")], None),
             (&[("retry-after", "7")], Some(7)),
@@ -192,9 +192,9 @@ mod tests {
             (&[], None),
         ] {
             assert_eq!(
-                requested_delay(&headers(answer_headers), now),
+                requested_delay(&headers(response_headers), now),
                 seconds.map(Duration::from_secs),
-                "{answer_headers:?}"
+                "{response_headers:?}"
             );
         }
     }
@@ -216,9 +216,9 @@ mod tests {
             (401, "", "the hub rejected the token"),
             (403, "", "the hub denied access to o/n"),
         ] {
-            let answer_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
+            let response_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
-            let error = match context.classify(status, &answer_headers, true) {
+            let error = match context.classify(status, &response_headers, true) {
                 Err(RequestFailure::Permanent(error)) if code == "EntryNotFound" => error,
                 Err(RequestFailure::RepoRefused(error)) => error,
                 other => panic!("{status} {code}: {other:?}"),
@@ -230,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn transient_status_codes_are_retried() {
+    fn transient_status_codes_are_classified_as_transient() {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n").unwrap();
         let context = RequestContext { source: &source, file: None, endpoint: &endpoint, token: None };
         for (status, is_from_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
-            let judged = context.classify(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), is_from_hub);
-            assert!(matches!(judged, Err(RequestFailure::Transient { .. })), "{status}");
+            let classified = context.classify(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), is_from_hub);
+            assert!(matches!(classified, Err(RequestFailure::Transient { .. })), "{status}");
         }
         assert!(context.classify(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
     }

@@ -34,14 +34,15 @@ impl Cache {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
 
-    /// Returns the path of a file at a commit, if it exists with the expected size.
+    /// Returns the path of a file at a commit, if it is cached with the expected size. `None` accepts any size.
     pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         (bytes.is_none() || bytes == Some(metadata.len())).then_some(path)
     }
 
-    /// Returns the commit to which a revision pointed at the last fetch.
+    /// Returns the commit of a revision: the revision itself if it is a commit hash, or the commit to which a branch or
+    /// tag pointed at the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
         source.commit().or_else(|| Commit::new(fs::read_to_string(self.ref_path(source)).ok()?.trim()).ok())
     }
@@ -54,7 +55,7 @@ impl Cache {
         self.root.join(repo.folder()).join("blobs")
     }
 
-    /// Returns the lock file that `huggingface_hub` also uses while it downloads a blob.
+    /// Returns the path of the lock file that `huggingface_hub` also uses while it downloads a blob.
     pub(crate) fn lock_path(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
@@ -73,8 +74,8 @@ impl Cache {
         })
     }
 
-    /// Adds a blob to the snapshot of a commit under a file name. `is_new` states that no other snapshot uses the blob,
-    /// so that it can be moved instead of copied on systems without symlinks.
+    /// Adds a blob to the snapshot of a commit under a file name. If `is_new` is set, no other snapshot uses the blob,
+    /// so it is moved instead of copied on systems without symlinks.
     pub(crate) fn add_to_snapshot(
         &self,
         repo: &Repo,
@@ -88,20 +89,20 @@ impl Cache {
         let folder = path.parent().unwrap_or(&snapshot);
         self.check_inside_repo(repo, folder)?;
         make_folder(folder)?;
-        let content = self.blobs_dir(repo).join(blob.as_str());
+        let blob_path = self.blobs_dir(repo).join(blob.as_str());
         // The link goes up one level for each folder in the name, and two levels out of `snapshots/COMMIT`.
-        let ups = name.as_str().split('/').count() + 1;
-        let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", blob.as_str()]).collect();
+        let levels = name.as_str().split('/').count() + 1;
+        let target: PathBuf = std::iter::repeat_n("..", levels).chain(["blobs", blob.as_str()]).collect();
         if fs::read_link(&path).is_ok_and(|known| known == target) {
             return Ok(());
         }
-        if self.symlinks && link(&target, &path).map_err(|error| write_error(&error, &path))? {
+        if self.symlinks && create_symlink(&target, &path).map_err(|error| write_error(&error, &path))? {
             return Ok(());
         }
         // Without symlinks, move the blob into the snapshot, or copy it if other snapshots may need it.
         match is_new {
-            true => fs::rename(&content, &path).map_err(|error| write_error(&error, &path)),
-            false => fs::copy(&content, &path).map(drop).map_err(|error| write_error(&error, &path)),
+            true => fs::rename(&blob_path, &path).map_err(|error| write_error(&error, &path)),
+            false => fs::copy(&blob_path, &path).map(drop).map_err(|error| write_error(&error, &path)),
         }
     }
 
@@ -139,8 +140,8 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     cache_error("write", path, error)
 }
 
-/// Creates a symlink atomically. Returns whether the file system supports symlinks.
-fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
+/// Creates a symlink atomically. Returns false if the system does not support or permit symlinks.
+fn create_symlink(target: &Path, path: &Path) -> std::io::Result<bool> {
     // Temporary names must be unique, because files in one folder are linked concurrently.
     static NEXT_LINK_ID: AtomicU64 = AtomicU64::new(0);
     let name = format!(".{}-{}.ghostlab-tmp", Owner::current().tag(), NEXT_LINK_ID.fetch_add(1, Ordering::Relaxed));
@@ -153,7 +154,7 @@ fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(&temporary)?;
-            return link(target, path);
+            return create_symlink(target, path);
         }
         Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => return Ok(false),
         Err(error) => return Err(error),
@@ -208,14 +209,14 @@ mod tests {
             assert_eq!(
                 cache.file(&source.repo, &commit(), &name, Some(6)),
                 None,
-                "files of another size must not count"
+                "a file of another size must not be returned"
             );
         }
         fs::remove_file(cache.blobs_dir(&source.repo).join("abc")).unwrap();
         assert_eq!(
             cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None),
             None,
-            "a dangling link must not count"
+            "a dangling link must not be returned"
         );
     }
 
@@ -226,11 +227,11 @@ mod tests {
         let source = Source::parse("o/n").unwrap();
         fs::create_dir_all(cache.blobs_dir(&source.repo)).unwrap();
         std::thread::scope(|scope| {
-            for part in 0..4 {
+            for first in 0..4 {
                 let cache = &cache;
                 let source = &source;
                 scope.spawn(move || {
-                    for index in (part..400).step_by(4) {
+                    for index in (first..400).step_by(4) {
                         let name = index.to_string();
                         fs::write(cache.blobs_dir(&source.repo).join(&name), &name).unwrap();
                         cache

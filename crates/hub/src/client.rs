@@ -26,9 +26,10 @@ const MAX_REDIRECTS: usize = 10;
 pub struct Hub {
     pub(crate) settings: HubSettings,
     pub(crate) cache: Cache,
-    /// Connection, created on the first request because cached files need no network.
+    /// Runtime and HTTP client, created on the first request because cached files need no network.
     connection: OnceLock<Connection>,
-    /// Repositories to which the Hub denied access during this fetch. Their remaining files are skipped.
+    /// Repositories that the Hub refused during this fetch: access was denied, or the repository or revision does not
+    /// exist. Their remaining files are skipped.
     pub(crate) refused_repos: Mutex<BTreeSet<Source>>,
     /// Time before which no request may be sent, as requested by the Hub.
     paused_until: Mutex<Option<Instant>>,
@@ -154,7 +155,7 @@ impl Hub {
         let mut seen = Vec::new();
         loop {
             let is_hub = self.is_hub_url(&url);
-            let http_request = self.http_request(&connection.client, request, &url, is_hub)?;
+            let http_request = self.build_http_request(&connection.client, request, &url, is_hub)?;
             let response =
                 await_network(http_request.send(), self.settings.retry_policy.response_timeout, "no response", control)
                     .await?;
@@ -182,7 +183,7 @@ impl Hub {
     }
 
     /// Builds the HTTP request to one host. Only the Hub receives the token and the Hub's ETag.
-    fn http_request(
+    fn build_http_request(
         &self,
         client: &Client,
         request: &HubRequest<'_>,
@@ -246,16 +247,16 @@ impl Hub {
             let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", retry_after.as_secs()));
             return Err(error.hint("try again later, or set a token to raise the rate limit"));
         }
-        let time = retry_policy.initial_delay.saturating_mul(1 << (*tries - 1).min(16)).min(retry_policy.max_delay);
-        let time = jittered(time).max(retry_after.unwrap_or_default());
+        let delay = retry_policy.initial_delay.saturating_mul(1 << (*tries - 1).min(16)).min(retry_policy.max_delay);
+        let delay = add_jitter(delay).max(retry_after.unwrap_or_default());
         if retry_after.is_some() {
             let mut paused_until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
-            *paused_until = (*paused_until).max(Some(Instant::now() + time));
+            *paused_until = (*paused_until).max(Some(Instant::now() + delay));
         }
         control
             .reporter
-            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", context.location()) });
-        if pause(control.stop, time).await { Ok(()) } else { Err(stopped_error()) }
+            .event(Event::FetchWaits { seconds: delay.as_secs_f64(), why: format!("{}: {why}", context.location()) });
+        if pause(control.stop, delay).await { Ok(()) } else { Err(stopped_error()) }
     }
 
     /// Waits until the end of the pause that the Hub requested in response to another request.
@@ -278,9 +279,12 @@ fn check_redirect(request: &HubRequest<'_>, seen: &[Url], next: &Url) -> Result<
     if !is_unsafe && !seen.contains(next) && seen.len() < MAX_REDIRECTS {
         return Ok(());
     }
-    let found = match is_unsafe {
-        true => format!("a redirect from {scheme} to {}", next.scheme()),
-        false => format!("a loop, or more than {MAX_REDIRECTS} redirects"),
+    let found = if is_unsafe {
+        format!("a redirect from {scheme} to {}", next.scheme())
+    } else if seen.contains(next) {
+        "a loop of redirects".to_owned()
+    } else {
+        format!("more than {MAX_REDIRECTS} redirects")
     };
     Err(RequestFailure::Permanent(
         Error::missing("cannot follow a redirect")
@@ -295,16 +299,16 @@ pub(crate) fn stopped_error() -> Error {
     Error::interrupted("stopped; run the same command to resume the download")
 }
 
-/// Awaits a network operation with a timeout. `late` is the message of the timeout error.
+/// Awaits a network operation for at most `limit`. A timeout is a retryable failure with the message `timeout_message`.
 pub(crate) async fn await_network<T>(
-    part: impl Future<Output = reqwest::Result<T>>,
-    time: Duration,
-    late: &str,
+    operation: impl Future<Output = reqwest::Result<T>>,
+    limit: Duration,
+    timeout_message: &str,
     control: FetchControl<'_>,
 ) -> Result<T, RequestFailure> {
-    match with_timeout(control.stop, time, part).await {
-        Ok(part) => part.map_err(|error| request_failure(&error)),
-        Err(WaitEnd::TooLong) => Err(RequestFailure::retryable(late)),
+    match with_timeout(control.stop, limit, operation).await {
+        Ok(result) => result.map_err(|error| request_failure(&error)),
+        Err(WaitEnd::TimedOut) => Err(RequestFailure::retryable(timeout_message)),
         Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
     }
 }
@@ -323,9 +327,9 @@ fn request_failure(error: &reqwest::Error) -> RequestFailure {
 }
 
 /// Multiplies a delay by a random factor between 0.75 and 1.25, to spread retries.
-fn jittered(time: Duration) -> Duration {
+fn add_jitter(delay: Duration) -> Duration {
     let noise = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
-    time.mul_f64(0.75 + f64::from(noise % 1000) / 2000.0)
+    delay.mul_f64(0.75 + f64::from(noise % 1000) / 2000.0)
 }
 
 /// Returns the display name of a file for messages and events.
@@ -340,7 +344,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitEnd {
     Stopped,
-    TooLong,
+    TimedOut,
 }
 
 /// Awaits a future until `limit` expires or `stop` is set.
@@ -360,18 +364,18 @@ pub(crate) async fn with_timeout<T>(
             return Err(WaitEnd::Stopped);
         }
         if left.is_zero() {
-            return Err(WaitEnd::TooLong);
+            return Err(WaitEnd::TimedOut);
         }
     }
 }
 
 /// Sleeps for `time`. Returns whether the sleep completed without interruption.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
-    with_timeout(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
+    with_timeout(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TimedOut)
 }
 
 /// Polls until `done` returns true. Returns false if interrupted.
-pub(crate) async fn until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
+pub(crate) async fn wait_until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
     while !done() {
         if stop.load(Relaxed) {
             return false;

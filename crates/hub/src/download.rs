@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{RequestContext, RequestFailure, header_text};
 use crate::cache::{cache_error, make_folder};
-use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped_error, until};
+use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped_error, wait_until};
 use crate::event::Event;
 use crate::listing::percent_encode;
 use crate::name::{BlobName, strip_etag};
@@ -112,14 +112,15 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Acquires the lock that prevents concurrent downloads of the same blob. The lock only avoids duplicate downloads.
-    /// It is not needed for correctness, because each process writes its own partial file.
+    /// Waits for the lock that prevents concurrent downloads of the same blob. Where the file system does not support
+    /// locks, continues without it: each process writes its own partial file, so the lock only avoids duplicate
+    /// downloads.
     async fn lock_blob(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
             File::options().create(true).append(true).open(path).map_err(|error| cache_error("write", path, &error))?;
         let mut is_reported = false;
-        let free = until(control.stop, || match file.try_lock() {
+        let wait = wait_until(control.stop, || match file.try_lock() {
             Ok(()) | Err(TryLockError::Error(_)) => true,
             Err(TryLockError::WouldBlock) => {
                 if !is_reported {
@@ -131,7 +132,7 @@ impl Hub {
                 false
             }
         });
-        if free.await { Ok(Some(file)) } else { Err(stopped_error()) }
+        if wait.await { Ok(Some(file)) } else { Err(stopped_error()) }
     }
 
     /// Downloads the missing bytes of a partial file, with retries. Returns the number of bytes received.
@@ -139,15 +140,15 @@ impl Hub {
         let mut received = 0;
         let mut tries = 0;
         let mut max_bytes = transfer.partial_file.bytes();
-        let mut wrong = false;
+        let mut had_mismatch = false;
         loop {
-            let failure = match self.attempt(transfer, &mut received, control).await {
+            let failure = match self.download_once(transfer, &mut received, control).await {
                 Ok(()) => match transfer.partial_file.check() {
                     Ok(()) => return Ok(received),
                     Err(found) => {
                         self.restart(transfer, "hash mismatch", control)?;
                         // Bytes from an earlier attempt may be wrong, so download the whole file once more.
-                        if wrong {
+                        if had_mismatch {
                             let error =
                                 Error::damaged("a downloaded file differs from the expected one and was deleted");
                             let error = error
@@ -156,7 +157,7 @@ impl Hub {
                                 .found(found.found);
                             return Err(error.hint("check the proxy or mirror, or try again later"));
                         }
-                        wrong = true;
+                        had_mismatch = true;
                         max_bytes = 0;
                         continue;
                     }
@@ -200,8 +201,8 @@ impl Hub {
         RequestFailure::retryable(why)
     }
 
-    /// Sends one request for the missing bytes.
-    async fn attempt(
+    /// Requests the missing bytes once and appends them to the partial file. Adds their number to `received`.
+    async fn download_once(
         &self,
         transfer: &mut Transfer<'_>,
         received: &mut u64,
@@ -215,7 +216,7 @@ impl Hub {
         let mut reply = match self.send_once(&transfer.request, control).await {
             Err(RequestFailure::RangeNotSatisfiable) => {
                 self.restart(transfer, "the host has no more data", control).map_err(RequestFailure::Permanent)?;
-                return Err(RequestFailure::retryable("no more data"));
+                return Err(RequestFailure::retryable("the host has no more data"));
             }
             reply => reply?,
         };
@@ -238,7 +239,8 @@ impl Hub {
         }
     }
 
-    /// Returns the number of leading bytes in the response that the partial file already contains.
+    /// Returns the number of leading bytes in the response that the partial file already contains. If the response is
+    /// unusable, keeps or discards the partial file and returns a retryable failure.
     fn count_known_bytes(
         &self,
         reply: &Reply,
@@ -248,11 +250,11 @@ impl Hub {
     ) -> Result<u64, RequestFailure> {
         match check_continuation(reply, start, transfer) {
             Ok(()) => Ok(0),
-            Err(RejectedResponse::StagedFile) => Ok(start),
-            Err(RejectedResponse::Useless(why)) if reply.response.status() == StatusCode::OK => {
+            Err(RejectedResponse::FromStart) => Ok(start),
+            Err(RejectedResponse::Unusable(why)) if reply.response.status() == StatusCode::OK => {
                 Err(self.keep_or_discard(transfer, start, why, control))
             }
-            Err(RejectedResponse::Useless(why)) => Err(self.discard_partial(transfer, why, control)),
+            Err(RejectedResponse::Unusable(why)) => Err(self.discard_partial(transfer, why, control)),
         }
     }
 
@@ -265,10 +267,10 @@ impl Hub {
         known: &mut u64,
         control: FetchControl<'_>,
     ) -> Result<u64, RequestFailure> {
-        let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
+        let (overlap, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
         let start = transfer.request.start;
-        let is_same = transfer.partial_file.contains(start - *known, same);
-        if !is_same
+        let matches = transfer.partial_file.contains(start - *known, overlap);
+        if !matches
             .map_err(|error| RequestFailure::Permanent(cache_error("read", transfer.partial_file.path(), &error)))?
         {
             return Err(self.keep_or_discard(
@@ -278,12 +280,12 @@ impl Hub {
                 control,
             ));
         }
-        *known -= same.len() as u64;
+        *known -= overlap.len() as u64;
         if chunk.is_empty() {
             return Ok(0);
         }
-        let all = transfer.partial_file.bytes() + chunk.len() as u64;
-        if let Some(bytes) = transfer.expected.bytes.filter(|bytes| all > *bytes) {
+        let total = transfer.partial_file.bytes() + chunk.len() as u64;
+        if let Some(bytes) = transfer.expected.bytes.filter(|bytes| total > *bytes) {
             return Err(self.discard_partial(
                 transfer,
                 format!("received more than the expected {bytes} bytes"),
@@ -300,11 +302,11 @@ impl Hub {
     }
 }
 
-/// Reason for rejecting a response as a continuation of the partial file.
+/// Reason why a response does not continue the partial file.
 enum RejectedResponse {
-    /// The response contains the file from its beginning, which is still usable.
-    StagedFile,
-    Useless(String),
+    /// The response starts at the first byte of the file. It is usable: the known bytes are compared and skipped.
+    FromStart,
+    Unusable(String),
 }
 
 /// Checks that the response continues the partial file.
@@ -315,7 +317,7 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
     if status != StatusCode::PARTIAL_CONTENT {
         return match (transfer.expected.bytes, length) {
             (Some(expected), Some(found)) if expected != found => Err(mismatch("the length is", expected, found)),
-            _ if start > 0 => Err(RejectedResponse::StagedFile),
+            _ if start > 0 => Err(RejectedResponse::FromStart),
             _ => Ok(()),
         };
     }
@@ -325,7 +327,7 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
     let Some((first, total)) = range else {
-        return Err(RejectedResponse::Useless("a partial response without a valid `Content-Range`".to_owned()));
+        return Err(RejectedResponse::Unusable("a partial response without a valid `Content-Range`".to_owned()));
     };
     if first != start {
         return Err(mismatch("the partial response starts at byte", start, first));
@@ -335,43 +337,43 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
     {
         return Err(mismatch("the length is", expected, found));
     }
-    let known = if reply.is_from_hub {
+    let known_etag = if reply.is_from_hub {
         transfer.request.etag.map(BlobName::as_str)
     } else {
         transfer.request.storage_etag.as_deref()
     };
-    match (known.map(strip_etag), header_text(ETAG.as_str(), headers).map(strip_etag)) {
-        (Some(known), Some(now)) if known != now => {
-            Err(RejectedResponse::Useless("the ETag changed since the previous request".to_owned()))
+    match (known_etag.map(strip_etag), header_text(ETAG.as_str(), headers).map(strip_etag)) {
+        (Some(known), Some(received)) if known != received => {
+            Err(RejectedResponse::Unusable("the ETag changed since the previous request".to_owned()))
         }
         _ => Ok(()),
     }
 }
 
 fn mismatch(what: &str, expected: u64, found: u64) -> RejectedResponse {
-    RejectedResponse::Useless(format!("{what} {found} instead of {expected}"))
+    RejectedResponse::Unusable(format!("{what} {found} instead of {expected}"))
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
 fn merge_expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<ExpectedFile> {
     let hub_expected = ExpectedFile::from_blob(&head.etag, head.bytes);
-    let pinned = if repo.locked { "as pinned" } else { "as listed" };
+    let origin = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
         .hint("check the mirror and hub.lock: the files of a commit never change");
     if let (Some(expected), Some(found)) = (file.bytes, hub_expected.bytes)
         && expected != found
     {
-        return Err(differs.expected(format!("{expected} bytes, {pinned}")).found(format!("{found} bytes")));
+        return Err(differs.expected(format!("{expected} bytes, {origin}")).found(format!("{found} bytes")));
     }
     if let (Some(expected), Some(found)) = (&file.sha256, &hub_expected.sha256)
         && expected != found
     {
-        return Err(differs.expected(format!("SHA-256 {expected}, {pinned}")).found(format!("SHA-256 {found}")));
+        return Err(differs.expected(format!("SHA-256 {expected}, {origin}")).found(format!("SHA-256 {found}")));
     }
     Ok(ExpectedFile {
         bytes: file.bytes.or(hub_expected.bytes),
         sha256: file.sha256.clone().or(hub_expected.sha256),
-        git: hub_expected.git,
+        git_blob_hash: hub_expected.git_blob_hash,
     })
 }

@@ -24,12 +24,12 @@ pub struct FetchSummary {
     pub cached: usize,
     /// Number of bytes downloaded.
     pub bytes: u64,
-    /// Files that failed, with their errors. All other files are cached, except those of repositories to which the Hub
-    /// denied access.
+    /// Files that failed, with their errors. All other files are cached, except those of repositories that the Hub
+    /// refused.
     pub failures: Vec<(String, Error)>,
 }
 
-/// Function that computes the SHA-256 of a file.
+/// Function that computes the SHA-256 of a file in lowercase hexadecimal.
 pub type FileHasher<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
 
 /// Disk space in bytes that must remain free.
@@ -40,8 +40,8 @@ impl Hub {
     /// mismatches again.
     ///
     /// # Errors
-    /// Fails if the disk is full or `stop` is set. Received data is kept. Errors of individual files are returned in
-    /// [`FetchSummary::failures`].
+    /// Fails if the free disk space is too small, a file is missing or damaged in offline mode, or `stop` is set.
+    /// Received data is kept. Errors of individual downloads are returned in [`FetchSummary::failures`].
     pub fn fetch(
         &self,
         plan: &FetchPlan,
@@ -61,12 +61,12 @@ impl Hub {
         if missing.is_empty() {
             return Ok(fetched);
         }
-        let all = |bytes: fn(&PlannedFile) -> u64| {
+        let sum_bytes = |bytes: fn(&PlannedFile) -> u64| {
             missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
         };
-        self.check_disk_space(all(PlannedFile::remaining_bytes))?;
-        let bytes = all(|file| file.bytes.unwrap_or(0));
-        let here = all(|file| file.partial_bytes);
+        self.check_disk_space(sum_bytes(PlannedFile::remaining_bytes))?;
+        let bytes = sum_bytes(|file| file.bytes.unwrap_or(0));
+        let here = sum_bytes(|file| file.partial_bytes);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
         // Start with the smallest files, so that an unaccepted license is reported immediately.
         missing.sort_by_key(|(_, file)| file.bytes);
@@ -123,10 +123,10 @@ impl Hub {
             return Ok(());
         }
         let all = format_gigabytes(needed.saturating_add(RESERVED_DISK_BYTES));
-        let spare = format_gigabytes(RESERVED_DISK_BYTES);
+        let reserve = format_gigabytes(RESERVED_DISK_BYTES);
         Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to download and {spare} in reserve", format_gigabytes(needed)))
+            .expected(format!("{all} free: {} to download and {reserve} in reserve", format_gigabytes(needed)))
             .found(format_gigabytes(free))
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
@@ -142,11 +142,11 @@ impl Hub {
         reporter: &dyn Reporter,
         stop: &AtomicBool,
     ) -> Result<Vec<(Source, LockedRepo)>> {
-        let mut unknown = plan.clone();
-        for repo in &mut unknown.repos {
+        let mut unhashed = plan.clone();
+        for repo in &mut unhashed.repos {
             repo.files.retain(|file| file.sha256.is_none());
         }
-        let fetched = self.fetch(&unknown, None, reporter, stop)?;
+        let fetched = self.fetch(&unhashed, None, reporter, stop)?;
         if let Some((_, error)) = fetched.failures.into_iter().next() {
             return Err(error);
         }
@@ -156,15 +156,15 @@ impl Hub {
                 let files = repo
                     .files
                     .iter()
-                    .map(|file| -> Result<_> { Ok((file.name.clone(), self.lock_entry(repo, file)?)) })
+                    .map(|file| -> Result<_> { Ok((file.name.clone(), self.build_lock_entry(repo, file)?)) })
                     .collect::<Result<_>>()?;
                 Ok((repo.source.clone(), LockedRepo { commit: repo.commit.clone(), files }))
             })
             .collect()
     }
 
-    /// Returns the size and hash of a planned file. If the plan has no hash, the cached file is hashed.
-    fn lock_entry(&self, repo: &PlannedRepo, file: &PlannedFile) -> Result<LockedFile> {
+    /// Builds the lock entry of a planned file. If the plan has no size or hash, reads them from the cached file.
+    fn build_lock_entry(&self, repo: &PlannedRepo, file: &PlannedFile) -> Result<LockedFile> {
         if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
             return Ok(LockedFile { bytes, sha256: sha256.clone() });
         }
@@ -189,7 +189,7 @@ struct Downloads<'a> {
 }
 
 impl Downloads<'_> {
-    /// Downloads files until none is left or the fetch is stopped.
+    /// Downloads files from the queue until the queue is empty or the fetch is stopped.
     fn download_missing(&self) {
         while !self.control.stop.load(Relaxed) {
             let Some((repo, file)) = self.missing.get(self.next.fetch_add(1, Relaxed)) else { return };

@@ -63,7 +63,8 @@ impl Hub {
         if let Some(commit) = source.commit() {
             return Ok(commit);
         }
-        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), percent_encode(source.revision())))?;
+        let url =
+            self.url(&format!("api/{}/revision/{}", source.repo.api_path(), percent_encode(source.revision())))?;
         Ok(self.get_json::<Revision>(source, url, control).await?.0.sha)
     }
 
@@ -82,7 +83,7 @@ impl Hub {
             .map(|part| format!("/{}", percent_encode(part)))
             .collect();
         let query = if is_recursive { "?recursive=true" } else { "" };
-        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{query}", source.repo.api()))?;
+        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{query}", source.repo.api_path()))?;
         let mut files = Vec::new();
         for _ in 0..MAX_LISTING_PAGES {
             let (entries, next) = self.get_json::<Vec<ListingEntry>>(source, url.clone(), control).await?;
@@ -118,7 +119,7 @@ impl Hub {
         let (body, next) = loop {
             let mut reply = self.send(&request, control).await?;
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
-            let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
+            let next = link.and_then(next_page_url).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_hub_url(next)) {
                 return Err(self.endpoint_error(source, "a file list that continues on another host"));
             }
@@ -150,8 +151,8 @@ impl Hub {
         let value = serde_json::from_slice(&body).map_err(|error| match error.is_data() {
             true => self.endpoint_error(source, &context.sanitize_remote_text(&error.to_string())),
             false => {
-                let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-                self.endpoint_error(source, &format!("`{}`", context.sanitize_remote_text(&begin)))
+                let start = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+                self.endpoint_error(source, &format!("`{}`", context.sanitize_remote_text(&start)))
             }
         })?;
         Ok((value, next))
@@ -167,7 +168,7 @@ impl Hub {
 }
 
 /// Returns the URL with `rel="next"` in a `Link` header.
-fn next_page(link: &str) -> Option<&str> {
+fn next_page_url(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, relation) = part.split_once(';')?;
         relation.contains("rel=\"next\"").then(|| address.trim().trim_start_matches('<').trim_end_matches('>'))
@@ -180,9 +181,9 @@ mod tests {
 
     #[test]
     fn next_page_url_is_read_from_link_header() {
-        assert_eq!(next_page("<https://h/a?cursor=1>; rel=\"next\""), Some("https://h/a?cursor=1"));
-        assert_eq!(next_page("<https://h/a>; rel=\"prev\", </b>; rel=\"next\""), Some("/b"));
-        assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);
+        assert_eq!(next_page_url("<https://h/a?cursor=1>; rel=\"next\""), Some("https://h/a?cursor=1"));
+        assert_eq!(next_page_url("<https://h/a>; rel=\"prev\", </b>; rel=\"next\""), Some("/b"));
+        assert_eq!(next_page_url("<https://h/a>; rel=\"prev\""), None);
     }
 
     #[test]

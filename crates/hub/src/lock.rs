@@ -14,7 +14,7 @@ use crate::repo::Source;
 /// Version of the file format.
 const FORMAT_VERSION: u32 = 1;
 
-/// Content of the lock file, i.e. the pinned repositories.
+/// Pinned repositories, as stored in the lock file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lock {
@@ -51,7 +51,7 @@ impl Lock {
     /// Reads the lock file, or returns an empty lock if it does not exist.
     ///
     /// # Errors
-    /// Fails if the file is not a valid lock file or has a newer format version.
+    /// Fails if the file is not a valid lock file or has another format version.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Ok(Self::default());
@@ -85,7 +85,7 @@ impl Lock {
         self.repositories.get(&source.to_string())
     }
 
-    /// Pins a repository. Pins of other files at the same commit are kept.
+    /// Pins a repository. Pins of other files at the same commit are kept, and those at another commit are dropped.
     pub fn pin(&mut self, source: &Source, repo: LockedRepo) {
         match self.repositories.get_mut(&source.to_string()) {
             Some(known) if known.commit == repo.commit => known.files.extend(repo.files),
@@ -109,7 +109,7 @@ fn lock_error(found: String, path: &Path) -> Error {
 mod tests {
     use super::*;
 
-    fn repo(digit: &str, names: &[&str]) -> LockedRepo {
+    fn locked_repo(digit: &str, names: &[&str]) -> LockedRepo {
         let files = names.iter().map(|name| {
             (
                 FileName::new(name).unwrap(),
@@ -120,21 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn lock_round_trips_and_has_only_pinned_sources() {
+    fn lock_round_trips_and_drops_files_of_old_commits() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let source = Source::parse("o/n").unwrap();
         let mut lock = Lock::read(&path).unwrap();
         assert!(lock.is_empty() && lock.get(&source).is_none());
-        lock.pin(&source, repo("1", &["a"]));
-        lock.pin(&source, repo("1", &["b/c"]));
+        lock.pin(&source, locked_repo("1", &["a"]));
+        lock.pin(&source, locked_repo("1", &["b/c"]));
         lock.write(&path).unwrap();
         let read = Lock::read(&path).unwrap();
         assert_eq!(read, lock);
         assert_eq!(read.get(&source).unwrap().files.len(), 2, "files of one commit must be kept");
         assert!(read.get(&Source::parse("o/n@other").unwrap()).is_none());
-        lock.pin(&source, repo("2", &["d"]));
-        assert_eq!(lock.get(&source), Some(&repo("2", &["d"])), "files of the old commit must be removed");
+        lock.pin(&source, locked_repo("2", &["d"]));
+        assert_eq!(lock.get(&source), Some(&locked_repo("2", &["d"])), "files of the old commit must be removed");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Validated names of commits, files and their contents. They come from the network and become parts of paths. Only
-//! file names can contain path separators.
+//! Validated names of commits, files and blobs. They come from the network and become parts of paths. Only file names
+//! can contain path separators.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -78,9 +78,9 @@ checked!(
     }
 );
 
-/// Returns the string in `good`, or the error for an invalid `text` if `good` is `None`.
-fn validate(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
-    good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
+/// Returns the string in `valid`, or the error for an invalid `text` if `valid` is `None`.
+fn validate(what: &str, expected: &str, text: &str, valid: Option<String>) -> Result<String> {
+    valid.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
 
 /// Converts `digits` hexadecimal digits to lowercase. Returns `None` for any other string.
@@ -104,7 +104,7 @@ impl BlobName {
     /// Returns the cache name of a file with this ETag. An ETag that is not a hash is combined with the file name,
     /// because several files may share it.
     pub(crate) fn for_file(&self, file: &FileName) -> Self {
-        match self.sha256().is_some() || self.git().is_some() {
+        match self.sha256().is_some() || self.git_blob_hash().is_some() {
             true => self.clone(),
             false => Self(format!("etag-{}", sha256::of_bytes(format!("{self} {file}")))),
         }
@@ -116,7 +116,7 @@ impl BlobName {
     }
 
     /// Returns the Git blob hash, if the name is one.
-    pub(crate) fn git(&self) -> Option<String> {
+    pub(crate) fn git_blob_hash(&self) -> Option<String> {
         parse_hex(&self.0, 40)
     }
 }
@@ -196,7 +196,7 @@ mod tests {
         let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
         assert_eq!(ContentHash::new(&sha256).unwrap().as_str(), sha256.to_lowercase());
-        assert_eq!(BlobName::from_etag(&format!("W/\"{git}\"")).unwrap().git(), Some(git.clone()));
+        assert_eq!(BlobName::from_etag(&format!("W/\"{git}\"")).unwrap().git_blob_hash(), Some(git.clone()));
         assert_eq!(BlobName::from_etag("\"5f3-62ab_x\"").unwrap().as_str(), "5f3-62ab_x");
         for text in ["", ".", "..", "../x", "/x", "a/b", "a\\b", "C:x", "a.incomplete", ".a", "a\0", "a\n", "é", "%2e"]
         {

@@ -28,13 +28,13 @@ pub(crate) struct ExpectedFile {
     pub(crate) bytes: Option<u64>,
     pub(crate) sha256: Option<ContentHash>,
     /// Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
-    pub(crate) git: Option<String>,
+    pub(crate) git_blob_hash: Option<String>,
 }
 
 impl ExpectedFile {
     /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
     pub(crate) fn from_blob(blob: &BlobName, bytes: Option<u64>) -> Self {
-        Self { bytes, sha256: blob.sha256(), git: blob.git() }
+        Self { bytes, sha256: blob.sha256(), git_blob_hash: blob.git_blob_hash() }
     }
 }
 
@@ -67,11 +67,11 @@ impl PartialFile {
         let file_name =
             format!("{blob}.{}.{}{PARTIAL_FILE_SUFFIX}", Owner::current().tag(), NEXT_FILE_ID.fetch_add(1, Relaxed));
         let path = blobs.join(file_name);
-        let mut left = list_abandoned(blobs, blob);
-        left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let taken = left.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
+        let mut abandoned = list_abandoned(blobs, blob);
+        abandoned.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let taken = abandoned.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
         // Delete the shorter partial files: only the longest is resumed.
-        for (_, part) in left.iter().skip(taken.map_or(0, |index| index + 1)) {
+        for (_, part) in abandoned.iter().skip(taken.map_or(0, |index| index + 1)) {
             fs::remove_file(part).ok();
         }
         let mut options = OpenOptions::new();
@@ -94,7 +94,7 @@ impl PartialFile {
             is_published: false,
         };
         part.reset_hashes();
-        part.read_existing().map_err(|error| cache_error("read", &part.owned_path, &error))?;
+        part.hash_existing_bytes().map_err(|error| cache_error("read", &part.owned_path, &error))?;
         if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
             part.restart().map_err(|error| cache_error("write", &part.owned_path, &error))?;
         }
@@ -104,13 +104,13 @@ impl PartialFile {
     fn reset_hashes(&mut self) {
         self.sha256 = Sha256::new();
         self.bytes = 0;
-        self.git = match (&self.expected.git, self.expected.bytes) {
+        self.git = match (&self.expected.git_blob_hash, self.expected.bytes) {
             (Some(_), Some(bytes)) => Some(Sha1::new_with_prefix(format!("blob {bytes}\0"))),
             _ => None,
         };
     }
 
-    fn read_existing(&mut self) -> std::io::Result<()> {
+    fn hash_existing_bytes(&mut self) -> std::io::Result<()> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             match self.file.read(&mut buffer)? {
@@ -174,11 +174,11 @@ impl PartialFile {
 
     /// Checks that the file has the expected size and hashes.
     pub(crate) fn check(&self) -> std::result::Result<(), Mismatch> {
-        let ExpectedFile { bytes, sha256, git } = &self.expected;
-        compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "size in bytes:")?;
-        compare_stored(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
+        let ExpectedFile { bytes, sha256, git_blob_hash } = &self.expected;
+        compare_with_expected(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "size in bytes:")?;
+        compare_with_expected(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
         match &self.git {
-            Some(hash) => compare_stored(git, &hex(hash.clone().finalize()), "Git blob hash"),
+            Some(hash) => compare_with_expected(git_blob_hash, &hex(hash.clone().finalize()), "Git blob hash"),
             None => Ok(()),
         }
     }
@@ -192,10 +192,10 @@ impl PartialFile {
     }
 }
 
-fn compare_stored(expected: &Option<String>, found: &str, kind: &str) -> std::result::Result<(), Mismatch> {
+fn compare_with_expected(expected: &Option<String>, found: &str, label: &str) -> std::result::Result<(), Mismatch> {
     match expected {
         Some(expected) if *expected != found => {
-            Err(Mismatch { expected: format!("{kind} {expected}"), found: format!("{kind} {found}") })
+            Err(Mismatch { expected: format!("{label} {expected}"), found: format!("{label} {found}") })
         }
         _ => Ok(()),
     }
@@ -228,7 +228,7 @@ fn list_abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
         let middle = name.strip_prefix(blob.as_str())?.strip_suffix(PARTIAL_FILE_SUFFIX)?;
         let path = entry.path();
         let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        let free = match middle.strip_prefix('.') {
+        let is_abandoned = match middle.strip_prefix('.') {
             None => middle.is_empty(),
             Some(rest) => {
                 let (tag, count) = rest.split_once('.')?;
@@ -239,7 +239,7 @@ fn list_abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
                 }
             }
         };
-        free.then_some((metadata.len(), path))
+        is_abandoned.then_some((metadata.len(), path))
     });
     found.collect()
 }
@@ -261,12 +261,12 @@ mod tests {
         for etag in [SHA256, GIT] {
             let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
-            let mut part = open_five_bytes(blob, blobs.path());
+            let mut part = open_with_expected_size_5(blob, blobs.path());
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
             drop(part);
             assert_eq!(abandoned_bytes(blobs.path(), blob), 3);
-            let mut part = open_five_bytes(blob, blobs.path());
+            let mut part = open_with_expected_size_5(blob, blobs.path());
             assert_eq!(part.bytes(), 3);
             part.write(b"46").unwrap();
             let wrong = part.check().unwrap_err();
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    fn open_five_bytes(blob: &BlobName, blobs: &Path) -> PartialFile {
+    fn open_with_expected_size_5(blob: &BlobName, blobs: &Path) -> PartialFile {
         PartialFile::open(blobs, blob, ExpectedFile::from_blob(blob, Some(5))).unwrap()
     }
 
@@ -294,15 +294,15 @@ mod tests {
             .unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{PARTIAL_FILE_SUFFIX}")), "Python's").unwrap();
         let blob = &name(SHA256);
-        let one = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
+        let one = PartialFile::open(blobs.path(), blob, expected_size_5()).unwrap();
         assert_eq!(one.bytes(), 4);
-        let two = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
+        let two = PartialFile::open(blobs.path(), blob, expected_size_5()).unwrap();
         assert_eq!(two.bytes(), 0, "partial files must not be shared");
         drop((one, two));
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
     }
 
-    fn five_bytes() -> ExpectedFile {
+    fn expected_size_5() -> ExpectedFile {
         ExpectedFile::from_blob(&name(SHA256), Some(5))
     }
 

@@ -74,10 +74,10 @@ impl FilePattern {
     }
 
     /// Returns the folder that contains all matches, and whether to search it recursively.
-    fn folder(&self) -> (String, bool) {
-        let wild = self.pattern.find(['*', '?', '[']).unwrap_or(self.pattern.len());
-        let folder = self.pattern[..wild].rfind('/').map_or("", |slash| &self.pattern[..slash]);
-        (folder.to_owned(), self.pattern[wild..].contains('/') || self.pattern.contains("**"))
+    fn search_folder(&self) -> (String, bool) {
+        let wildcard = self.pattern.find(['*', '?', '[']).unwrap_or(self.pattern.len());
+        let folder = self.pattern[..wildcard].rfind('/').map_or("", |slash| &self.pattern[..slash]);
+        (folder.to_owned(), self.pattern[wildcard..].contains('/') || self.pattern.contains("**"))
     }
 }
 
@@ -237,14 +237,18 @@ impl Hub {
                 }
             }
         }
-        self.plan_files(request, commit, false, &known_files, &|| not_fetched_error(source, &snapshot))
+        self.plan_files(request, commit, false, &known_files, &|| {
+            Error::missing(format!("a file of {source} is not in the hub's cache"))
+                .at(snapshot.display())
+                .hint("unset HF_HUB_OFFLINE and run `ghostlab fetch GRID`, where GRID is the grid that uses the file")
+        })
     }
 
     /// Resolves a request from the Hub's current listing.
     fn resolve_remote(&self, request: &RepoFiles, control: FetchControl<'_>) -> Result<PlannedRepo> {
         let source = &request.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
-        for (folder, is_recursive) in request.files.iter().map(FilePattern::folder) {
+        for (folder, is_recursive) in request.files.iter().map(FilePattern::search_folder) {
             *folders.entry(folder).or_default() |= is_recursive;
         }
         let listing = async {
@@ -327,7 +331,7 @@ mod tests {
             ("**/x", "", true),
             ("a/b/c*.parquet", "a/b", false),
         ] {
-            assert_eq!(FilePattern::required(pattern).folder(), (folder.to_owned(), is_recursive), "{pattern}");
+            assert_eq!(FilePattern::required(pattern).search_folder(), (folder.to_owned(), is_recursive), "{pattern}");
         }
     }
 }

@@ -44,17 +44,20 @@ impl Repo {
         };
         let parts: Vec<&str> = bare.split('/').collect();
         // `--` encodes `/` in the cache, and `..` would leave the folder.
-        let odd =
+        let is_reserved =
             bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_REPO_NAME_BYTES;
         if parts.len() > 2
             || !parts.iter().all(|part| {
                 let known = part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
-                known && !part.is_empty() && !part.starts_with(is_edge_mark) && !part.ends_with(is_edge_mark)
+                known
+                    && !part.is_empty()
+                    && !part.starts_with(is_forbidden_at_edge)
+                    && !part.ends_with(is_forbidden_at_edge)
             })
-            || odd
+            || is_reserved
         {
             return Err(Error::bad_input("invalid repository name")
-                .expected("org/name with letters, digits and single `-`, `_`, `.`")
+                .expected("`org/name` of letters, digits, `-`, `_` and `.`, without `--` and `..`")
                 .found(format!("`{name}`"))
                 .hint("copy the name from the repository's URL, after `huggingface.co/` or `datasets/`"));
         }
@@ -77,13 +80,13 @@ impl Repo {
     }
 
     /// Returns the path of the repository below `api/` in Hub URLs.
-    pub(crate) fn api(&self) -> String {
+    pub(crate) fn api_path(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}/{}", self.name)
     }
 }
 
-fn is_edge_mark(c: char) -> bool {
+fn is_forbidden_at_edge(c: char) -> bool {
     c == '.' || c == '-'
 }
 
@@ -155,7 +158,7 @@ mod tests {
         let source = Source::parse("datasets/allenai/c4@refs/convert/parquet").unwrap();
         assert_eq!(source.to_string(), "datasets/allenai/c4@refs/convert/parquet");
         assert_eq!(
-            (source.repo.folder().as_str(), source.repo.api().as_str()),
+            (source.repo.folder().as_str(), source.repo.api_path().as_str()),
             ("datasets--allenai--c4", "datasets/allenai/c4")
         );
         assert_eq!(Repo::new(RepoKind::Dataset, "gpt2").unwrap().folder(), "datasets--gpt2");

@@ -141,9 +141,9 @@ fn parse_endpoint(text: &str) -> Result<Url> {
     })
 }
 
-fn load_token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
+fn load_token(lookup: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
-        if let Some(token) = Token::new(&text(name).unwrap_or_default(), name)? {
+        if let Some(token) = Token::new(&lookup(name).unwrap_or_default(), name)? {
             return Ok(Some(token));
         }
     }
@@ -160,7 +160,7 @@ fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// Expands `~`, `$NAME` and `${NAME}` in a path. Unset variables are kept.
+/// Expands `~`, `$NAME` and `${NAME}` in a path. References to unset variables are kept.
 fn expand_path(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let text = match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
@@ -173,10 +173,10 @@ fn expand_path(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathB
         }
         _ => text.to_owned(),
     };
-    let mut out = String::new();
+    let mut expanded = String::new();
     let mut rest = text.as_str();
     while let Some(start) = rest.find('$') {
-        out.push_str(&rest[..start]);
+        expanded.push_str(&rest[..start]);
         let after = &rest[start + 1..];
         let (name, end) = match after.strip_prefix('{') {
             Some(inner) => inner.find('}').map_or(("", 0), |end| (&inner[..end], end + 2)),
@@ -186,13 +186,13 @@ fn expand_path(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathB
             }
         };
         match variable_text(name, variable).filter(|_| !name.is_empty()) {
-            Some(value) => out.push_str(&value),
-            None => out.push_str(&rest[start..start + 1 + end]),
+            Some(value) => expanded.push_str(&value),
+            None => expanded.push_str(&rest[start..start + 1 + end]),
         }
         rest = &after[end..];
     }
-    out.push_str(rest);
-    out.into()
+    expanded.push_str(rest);
+    expanded.into()
 }
 
 #[cfg(test)]
@@ -226,20 +226,20 @@ mod tests {
         let home = folder.path().to_str().unwrap();
         assert!(settings_from(&[("HF_HOME", home)]).unwrap().token.is_none());
         std::fs::write(folder.path().join("token"), "hf_of_file\n").unwrap();
-        assert_eq!(settings_from(&[("HF_HOME", home)]).unwrap().token, read_token("hf_of_file"));
+        assert_eq!(settings_from(&[("HF_HOME", home)]).unwrap().token, parse_token("hf_of_file"));
         assert_eq!(
             settings_from(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token,
-            read_token("hf_of_variable")
+            parse_token("hf_of_variable")
         );
         assert!(settings_from(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
         std::fs::write(folder.path().join("elsewhere"), "hf_elsewhere").unwrap();
         let path = folder.path().join("elsewhere");
         let settings = settings_from(&[("HF_HOME", home), ("HF_TOKEN_PATH", path.to_str().unwrap())]).unwrap();
-        assert_eq!(settings.token, read_token("hf_elsewhere"));
+        assert_eq!(settings.token, parse_token("hf_elsewhere"));
         assert!(!format!("{settings:?}").contains("hf_elsewhere"));
     }
 
-    fn read_token(text: &str) -> Option<Token> {
+    fn parse_token(text: &str) -> Option<Token> {
         Token::new(text, "").unwrap()
     }
 

@@ -24,11 +24,16 @@ impl Token {
         if text.is_empty() {
             return Ok(None);
         }
-        if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < MIN_TOKEN_LENGTH {
+        let is_short = text.len() < MIN_TOKEN_LENGTH;
+        if !text.chars().all(|c| c.is_ascii_graphic()) || is_short {
+            let found = match is_short {
+                true => format!("fewer than {MIN_TOKEN_LENGTH} characters"),
+                false => "whitespace or other invalid characters".to_owned(),
+            };
             return Err(Error::bad_input("invalid hub token")
                 .at(source)
                 .expected("one line without spaces, such as `hf_abc123`")
-                .found(format!("invalid characters, or fewer than {MIN_TOKEN_LENGTH} characters"))
+                .found(found)
                 .hint("create a token at https://huggingface.co/settings/tokens"));
         }
         Ok(Some(Self(text.to_owned())))

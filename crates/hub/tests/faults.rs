@@ -42,9 +42,9 @@ fn content_fault(
 ) -> Fault {
     let large = file.large;
     Box::new(move |request, before, answer| {
-        let content =
+        let is_content =
             if large { request.elsewhere } else { request.method == "GET" && request.path.contains("/resolve/") };
-        if content { fault(request, before, answer) } else { answer }
+        if is_content { fault(request, before, answer) } else { answer }
     })
 }
 
@@ -80,8 +80,10 @@ fn pinned_files_are_reused_and_altered_ones_refetched() {
 
     let path = cache.path().join("models--o--n/snapshots").join(COMMIT).join("model.safetensors");
     fs::write(&path, content(999).into_iter().chain([7]).collect::<Vec<u8>>()).unwrap();
-    let mended = fetch(&server, cache.path(), &names, &lock(&files));
-    assert!(mended.events.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
+    let refetched = fetch(&server, cache.path(), &names, &lock(&files));
+    assert!(
+        refetched.events.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered")))
+    );
     assert_eq!(fs::read(&path).unwrap(), content(1000));
 
     // Offline mode makes no requests, whether or not the files are pinned. Damaged files are reported.
@@ -108,9 +110,9 @@ fn pinned_cached_files_work_while_the_hub_is_unreachable() {
     let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
     fetch(&server, cache.path(), &["f"], &lock(&files)).fetched.unwrap();
-    let mut away = settings("http://127.0.0.1:1", cache.path());
-    away.retry_policy.max_attempts = 2;
-    let hub = Hub::new(away);
+    let mut unreachable = settings("http://127.0.0.1:1", cache.path());
+    unreachable.retry_policy.max_attempts = 2;
+    let hub = Hub::new(unreachable);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&["f"])], &lock(&files), &events, &stop).unwrap();
@@ -168,13 +170,13 @@ fn stopped_download_resumes() {
     assert_eq!(get_requests(&server, &file)[1].from(), Some(2500));
 }
 
-/// Runs the shell commands `before` and then [`child_process_fetches_files`] in a child process. The command `wrapped`
+/// Runs the shell commands `setup` and then [`child_process_fetches_files`] in a child process. The command `wrapper`
 /// starts the shell.
-fn spawn_child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
+fn spawn_child(setup: &str, server: &FakeHub, cache: &Path, wrapper: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
     let script =
-        format!("{before} exec '{}' --exact faults::child_process_fetches_files --ignored --nocapture", test.display());
-    let mut words = wrapped.iter().copied().chain(["sh", "-c", script.as_str()]);
+        format!("{setup} exec '{}' --exact faults::child_process_fetches_files --ignored --nocapture", test.display());
+    let mut words = wrapper.iter().copied().chain(["sh", "-c", script.as_str()]);
     Command::new(words.next().unwrap())
         .args(words)
         .env("HUB_TEST_ADDRESS", &server.address)

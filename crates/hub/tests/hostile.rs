@@ -22,11 +22,13 @@ fn replace_in_body(answer: Answer, from: &str, to: &str) -> Answer {
     answer.body(text.replace(&format!("\"{from}\""), &quoted))
 }
 
-fn set_header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
+/// Sets a header of the response if `applies` is true.
+fn set_header(answer: Answer, applies: bool, name: &str, value: &str) -> Answer {
     // Replace characters that would terminate the header and break the connection.
-    if when { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
+    if applies { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
 }
 
+/// Replaces the numbers in a field of a JSON response. A value that is not a number is inserted as a string.
 fn set_number(answer: Answer, field: &str, value: &str) -> Answer {
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let field = format!("\"{field}\":");
@@ -51,7 +53,7 @@ fn is_resolving(r: &Request) -> bool {
     !r.elsewhere && r.path.contains("/resolve/")
 }
 
-/// All response fields that the crate reads, and related ones that it may read later.
+/// All response fields that the crate reads, and related fields that it ignores.
 const FIELDS: &[(&str, Alter)] = &[
     ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replace_in_body(a, COMMIT, v) } else { a }),
     ("revision: id", |r, a, v| if r.path.contains("/revision/") { replace_in_body(a, REPO, v) } else { a }),
@@ -96,9 +98,9 @@ const FIELDS: &[(&str, Alter)] = &[
     }),
 ];
 
-/// Returns hostile values: paths that leave the folder, names with a special meaning for file systems or URLs, and odd
-/// numbers.
-fn values(outside: &Path) -> Vec<String> {
+/// Returns hostile values: paths that leave the folder, names with a special meaning for file systems or URLs, and
+/// unexpected numbers.
+fn hostile_values(outside: &Path) -> Vec<String> {
     let mut values = [
         "",
         ".",
@@ -164,12 +166,12 @@ fn assert_field_cannot_escape(field: &str, alter: Alter) {
     let outside = TempDir::new().unwrap();
     fs::write(outside.path().join("precious"), "mine").unwrap();
     for locked in [false, true] {
-        for value in values(outside.path()) {
+        for value in hostile_values(outside.path()) {
             let files = vec![large("big", content(100)), small("sub/small", "text")];
             let sent = value.clone();
             let server = FakeHub::start(REPO, files.clone(), Box::new(move |r, _, a| alter(r, a, &sent)));
-            let around = TempDir::new_in(outside.path()).unwrap();
-            let cache = around.path().join("a/b/hub");
+            let parent = TempDir::new_in(outside.path()).unwrap();
+            let cache = parent.path().join("a/b/hub");
             let lock = if locked { crate::fetching::lock(&files) } else { Lock::default() };
             let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
             let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);

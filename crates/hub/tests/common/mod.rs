@@ -136,7 +136,7 @@ pub struct FakeHub {
     ended: Arc<AtomicBool>,
 }
 
-struct World {
+struct FakeRepo {
     repo: String,
     files: Vec<ServedFile>,
     fault: Fault,
@@ -173,7 +173,7 @@ impl FakeHub {
             seen: Arc::clone(&seen),
             ended: Arc::clone(&ended),
         };
-        let world = Arc::new(World { repo: repo.to_owned(), files, fault, elsewhere: fake.elsewhere.clone() });
+        let world = Arc::new(FakeRepo { repo: repo.to_owned(), files, fault, elsewhere: fake.elsewhere.clone() });
         for (listener, elsewhere) in [(hub, false), (other, true)] {
             let world = Arc::clone(&world);
             let seen = Arc::clone(&seen);
@@ -218,7 +218,7 @@ impl Drop for FakeHub {
     }
 }
 
-impl World {
+impl FakeRepo {
     fn serve(&self, mut stream: TcpStream, elsewhere: bool, seen: &Mutex<Vec<Request>>) {
         let mut lines = BufReader::new(stream.try_clone().unwrap());
         let mut line = String::new();
@@ -256,7 +256,7 @@ impl World {
         let path = path.split('?').next().unwrap_or_default().trim_start_matches('/');
         if request.elsewhere {
             let file = self.files.iter().find(|file| file.large && path == file.sha256());
-            return file.map_or(Answer::new(404), |file| part(request, &file.content, "\"of-the-other-host\""));
+            return file.map_or(Answer::new(404), |file| serve_file(request, &file.content, "\"of-the-other-host\""));
         }
         let kind = if self.repo.starts_with("datasets/") { self.repo.clone() } else { format!("models/{}", self.repo) };
         if let Some(rest) = path.strip_prefix(&format!("api/{kind}/")) {
@@ -264,9 +264,9 @@ impl World {
                 ("revision", revision) if !["main", "refs/convert/parquet", COMMIT].contains(&revision) => {
                     Answer::new(404).with("x-error-code", "RevisionNotFound")
                 }
-                ("revision", _) => json(&format!("{{\"id\":\"{}\",\"sha\":\"{COMMIT}\"}}", self.repo)),
+                ("revision", _) => json_answer(&format!("{{\"id\":\"{}\",\"sha\":\"{COMMIT}\"}}", self.repo)),
                 ("tree", revision) => {
-                    self.tree(revision.strip_prefix(COMMIT).unwrap_or_default().trim_start_matches('/'))
+                    self.list_folder(revision.strip_prefix(COMMIT).unwrap_or_default().trim_start_matches('/'))
                 }
                 _ => Answer::new(404).with("x-error-code", "EntryNotFound"),
             };
@@ -284,7 +284,7 @@ impl World {
             return Answer::new(404).with("x-error-code", "EntryNotFound").with("x-repo-commit", COMMIT);
         };
         match file.large {
-            false => part(request, &file.content, &format!("\"{}\"", file.etag())).with("x-repo-commit", COMMIT),
+            false => serve_file(request, &file.content, &format!("\"{}\"", file.etag())).with("x-repo-commit", COMMIT),
             true => Answer::new(302)
                 .with("x-repo-commit", COMMIT)
                 .with("x-linked-size", file.content.len().to_string())
@@ -294,7 +294,7 @@ impl World {
     }
 
     /// Lists the files directly in a folder.
-    fn tree(&self, folder: &str) -> Answer {
+    fn list_folder(&self, folder: &str) -> Answer {
         let inside = self.files.iter().filter(|file| {
             name_below(folder, &file.name)
                 .is_some_and(|rest| !rest.contains('/') || rest.starts_with('/') || rest.contains(".."))
@@ -309,7 +309,7 @@ impl World {
                 format!("{{\"type\":\"file\",\"oid\":\"{oid}\",\"size\":{bytes},\"path\":\"{name}\"{lfs}}}")
             })
             .collect();
-        json(
+        json_answer(
             &format!("[{{\"type\":\"directory\",\"oid\":\"x\",\"size\":0,\"path\":\"sub\"}},{}]", entries.join(","))
                 .replace(",]", "]"),
         )
@@ -323,14 +323,14 @@ fn name_below(folder: &str, name: &str) -> Option<String> {
     }
 }
 
-fn json(text: &str) -> Answer {
+fn json_answer(text: &str) -> Answer {
     Answer::new(200).with("content-type", "application/json").body(text)
 }
 
 /// Serves a file, or the requested range of it.
-fn part(request: &Request, content: &[u8], etag: &str) -> Answer {
-    let fresh = request.header("if-range").is_none_or(|known| known == etag);
-    match request.from().filter(|_| fresh) {
+fn serve_file(request: &Request, content: &[u8], etag: &str) -> Answer {
+    let is_unchanged = request.header("if-range").is_none_or(|known| known == etag);
+    match request.from().filter(|_| is_unchanged) {
         Some(from) if from >= content.len() => {
             Answer::new(416).with("content-range", format!("bytes */{}", content.len()))
         }

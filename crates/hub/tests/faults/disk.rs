@@ -5,14 +5,14 @@ use super::*;
 /// Runs the child in its own mounted file system. Returns `None` if mounting is not permitted.
 #[cfg(target_os = "linux")]
 fn run_in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<String> {
-    let wrapped = ["unshare", "--map-root-user", "--mount"];
-    let able =
-        Command::new(wrapped[0]).args(&wrapped[1..]).args(["sh", "-c", mount]).env("HUB_TEST_CACHE", cache).output();
-    if !able.is_ok_and(|output| output.status.success()) {
+    let wrapper = ["unshare", "--map-root-user", "--mount"];
+    let probe =
+        Command::new(wrapper[0]).args(&wrapper[1..]).args(["sh", "-c", mount]).env("HUB_TEST_CACHE", cache).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: mounting a file system is not permitted");
         return None;
     }
-    let output = spawn_child(&format!("{mount} &&"), server, cache, &wrapped).wait_with_output().unwrap();
+    let output = spawn_child(&format!("{mount} &&"), server, cache, &wrapper).wait_with_output().unwrap();
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

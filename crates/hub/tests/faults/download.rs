@@ -187,21 +187,21 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
 #[test]
 fn download_faults_give_the_correct_file_or_an_error() {
     for large in [true, false] {
-        for (name, change, then) in DOWNLOAD_FAULTS {
-            check_download_fault(name, *change, then, large);
+        for (name, change, expected) in DOWNLOAD_FAULTS {
+            check_download_fault(name, *change, expected, large);
         }
     }
 }
 
 /// Downloads a file with a fault and checks the outcome.
-fn check_download_fault(name: &str, change: ChangeAnswer, then: &ExpectedOutcome, large: bool) {
+fn check_download_fault(name: &str, change: ChangeAnswer, expected: &ExpectedOutcome, large: bool) {
     let file = ServedFile { name: "f".into(), content: content(100), large };
     let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     let requested: Vec<Option<usize>> = get_requests(&server, &file).iter().map(Request::from).collect();
     let shown = format!("{name} (large: {large}): {requested:?}, {:?}", outcome.fetched);
-    match then {
+    match expected {
         ExpectedOutcome::Whole(from) => {
             assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{shown}");
             assert!(outcome.error().is_none() && requested == *from, "{shown}");
@@ -221,9 +221,9 @@ fn check_download_fault(name: &str, change: ChangeAnswer, then: &ExpectedOutcome
 
 #[test]
 fn download_resumes_after_a_cut_at_any_byte() {
-    for size in [true, false] {
+    for large in [true, false] {
         for cut in 0..=40 {
-            let file = ServedFile { name: "sub/f".into(), content: content(40), large: size };
+            let file = ServedFile { name: "sub/f".into(), content: content(40), large };
             let fault = content_fault(
                 &file,
                 move |_, before, answer| if before == 0 { Answer { cut: Some(cut), ..answer } } else { answer },

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn unexpected_hub_responses_give_specific_errors() {
-    type Make = fn(&Request, Answer) -> Answer;
-    let table: &[(&str, Make, &str, &str)] = &[
+    type Alter = fn(&Request, Answer) -> Answer;
+    let table: &[(&str, Alter, &str, &str)] = &[
         ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
         ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its license"),
         (
@@ -43,15 +43,15 @@ fn unexpected_hub_responses_give_specific_errors() {
             "more than 10 redirects",
         ),
     ];
-    for (name, make, asked, words) in table {
-        let make = *make;
+    for (name, alter, requested, words) in table {
+        let alter = *alter;
         let server = FakeHub::start(
             REPO,
             vec![(large("f", content(100)))],
-            Box::new(move |request, _, answer| make(request, answer)),
+            Box::new(move |request, _, answer| alter(request, answer)),
         );
         let cache = TempDir::new().unwrap();
-        let outcome = fetch(&server, cache.path(), &[asked], &Lock::default());
+        let outcome = fetch(&server, cache.path(), &[requested], &Lock::default());
         let error = outcome.error().unwrap_or_else(|| panic!("{name}"));
         assert!(error.to_string().contains(words) && error.exit_code() == 3, "{name}: {error}");
         assert!(files_below(cache.path()).is_empty(), "{name}: a page was stored as a file");
@@ -96,10 +96,10 @@ fn file_names_cannot_escape_the_cache_folder() {
 
 #[test]
 fn content_that_differs_from_the_lock_is_rejected() {
-    for big in [true, false] {
-        let server = FakeHub::start(REPO, vec![served(content(100), big)], no_fault());
+    for large in [true, false] {
+        let server = FakeHub::start(REPO, vec![served(content(100), large)], no_fault());
         let cache = TempDir::new().unwrap();
-        let pinned = served(content(100).into_iter().rev().collect(), big);
+        let pinned = served(content(100).into_iter().rev().collect(), large);
         let outcome = fetch(&server, cache.path(), &["f"], &lock(&[pinned]));
         assert_eq!(outcome.error().unwrap().exit_code(), 5, "{:?}", outcome.fetched);
         assert_eq!(cached(cache.path(), "f"), None);
