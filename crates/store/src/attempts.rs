@@ -48,7 +48,7 @@ impl Attempt {
     }
 }
 
-fn folder(root: &Path, name: &str) -> PathBuf {
+fn attempts_folder(root: &Path, name: &str) -> PathBuf {
     root.join("attempts").join(name)
 }
 
@@ -58,19 +58,19 @@ pub(super) fn write_attempt(disk: &dyn Disk, root: &Path, name: &str, attempt: &
     // `attempt.process` may be a dead process, so add the pid of this process and a counter to get a unique name.
     let number = NEXT_ATTEMPT_ID.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
-    let folder = folder(root, name);
+    let folder = attempts_folder(root, name);
     let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();
     // Readers ignore names that begin with a dot, so they never see a partial file.
-    let unfinished = folder.join(format!(".{file_name}"));
-    disk.create(&unfinished, &text)?;
+    let temporary = folder.join(format!(".{file_name}"));
+    disk.create(&temporary, &text)?;
     let path = folder.join(&file_name);
     // On a network file system, a successful rename may report an error.
-    disk.rename(&unfinished, &path).or_else(|error| if disk.exists(&path) { Ok(()) } else { Err(error) })
+    disk.rename(&temporary, &path).or_else(|error| if disk.exists(&path) { Ok(()) } else { Err(error) })
 }
 
 /// Returns the attempts at a job, oldest first.
 pub(super) fn read_attempts(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
-    let folder = folder(root, name);
+    let folder = attempts_folder(root, name);
     let finished = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
     let mut attempts: Vec<Attempt> =
         finished.filter_map(|name| serde_json::from_slice(&disk.read(&folder.join(name)).ok()?).ok()).collect();
@@ -83,27 +83,27 @@ pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String
     let names = disk.list(&root.join("attempts")).into_iter();
     names
         .map(|name| (read_attempts(disk, root, &name), name))
-        .filter(|(object, _)| !object.is_empty())
-        .map(|(object, name)| (name, object))
+        .filter(|(attempts, _)| !attempts.is_empty())
+        .map(|(attempts, name)| (name, attempts))
         .collect()
 }
 
 /// Removes the recorded attempts at a finished job and at its chunks, whose names start with `name`.
 pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
-    for object in disk.list(&root.join("attempts")).iter().filter(|object| object.starts_with(name)) {
-        remove_matching(disk, &folder(root, object), |_| true);
+    for job in disk.list(&root.join("attempts")).iter().filter(|job| job.starts_with(name)) {
+        remove_matching(disk, &attempts_folder(root, job), |_| true);
     }
 }
 
 /// Removes the crash records of a job. Called once the job makes progress, because the remaining work did not cause
 /// those crashes.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
-    remove_matching(disk, &folder(root, name), |attempt| attempt.died);
+    remove_matching(disk, &attempts_folder(root, name), |attempt| attempt.died);
 }
 
 /// Removes the recorded death of a process that turned out to be alive.
 pub(super) fn remove_death(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
-    remove_matching(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
+    remove_matching(disk, &attempts_folder(root, name), |attempt| attempt.died && attempt.process == process);
 }
 
 /// Removes the matching attempts in a folder, and the folder if it becomes empty.
@@ -119,7 +119,7 @@ fn remove_matching(disk: &dyn Disk, folder: &Path, is_removed: impl Fn(&Attempt)
             disk.remove(&path).ok();
         }
     }
-    disk.remove_empty(folder).ok();
+    disk.remove_empty_folder(folder).ok();
 }
 
 impl Store {
@@ -156,7 +156,7 @@ impl Store {
 
     /// Removes the recorded attempts at a finished job and at its chunks.
     pub fn clear_attempts(&self, name: &str) {
-        self.unwritten_attempts().retain(|object, _| !object.starts_with(name));
+        self.unwritten_attempts().retain(|job, _| !job.starts_with(name));
         remove_attempts(&*self.disk, &self.root, name);
     }
 }

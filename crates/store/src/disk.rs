@@ -109,10 +109,11 @@ pub trait Disk: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Fails if the folder is missing or not empty.
-    fn remove_empty(&self, path: &Path) -> io::Result<()>;
+    fn remove_empty_folder(&self, path: &Path) -> io::Result<()>;
 
     fn exists(&self, path: &Path) -> bool;
 
+    /// Returns the names of the entries in a folder, in any order. Returns an empty list if the folder cannot be read.
     fn list(&self, folder: &Path) -> Vec<String>;
 
     /// Returns the current time according to the file system of `folder`.
@@ -298,7 +299,7 @@ impl Disk for SystemDisk {
         }
     }
 
-    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+    fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
         self.count(1);
         fs::remove_dir(path)
     }

@@ -87,14 +87,14 @@ impl Draft {
     ) -> Result<()> {
         let disk = &*self.disk;
         let folder = &*self.folder;
-        let hashed = |name: &String| {
+        let flush_and_hash = |name: &String| {
             let path = folder.join(name);
             disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
             Ok((name.clone(), StoredFile::read(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
         };
         let payloads = match self.payloads.len() {
-            0 | 1 => self.payloads.iter().map(hashed).collect::<Result<_>>()?,
-            _ => self.payloads.par_iter().map(hashed).collect::<Result<_>>()?,
+            0 | 1 => self.payloads.iter().map(flush_and_hash).collect::<Result<_>>()?,
+            _ => self.payloads.par_iter().map(flush_and_hash).collect::<Result<_>>()?,
         };
         fault::fault_point("record");
         let meta = Meta { key: key.record(), seconds, provenance, payloads };
@@ -103,7 +103,7 @@ impl Draft {
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
         // If an intact object exists, the draft is dropped.
-        self.committed = self.put(folder, destination, &keep)?;
+        self.committed = self.publish(folder, destination, &keep)?;
         Ok(())
     }
 
@@ -115,12 +115,12 @@ impl Draft {
         let path = self.folder.join("packed");
         self.disk.create(&path, bytes).map_err(|error| write_error(&path, &error))?;
         // The draft folder is removed on drop.
-        self.put(&path, destination, &keep).map(drop)
+        self.publish(&path, destination, &keep).map(drop)
     }
 
     /// Moves a finished file or folder into place. Returns whether it was moved. If an existing object is kept instead,
     /// returns false.
-    fn put(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
+    fn publish(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::folder_io("create", parent, &error))?;
@@ -129,9 +129,9 @@ impl Draft {
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);
-        let mut moved_away = false;
-        let mut put = || disk.rename(from, destination).inspect(|()| moved_away = true);
-        let moved = put().or_else(|error| {
+        let mut is_moved = false;
+        let mut move_into_place = || disk.rename(from, destination).inspect(|()| is_moved = true);
+        let result = move_into_place().or_else(|error| {
             if !disk.exists(destination) {
                 return Err(error);
             }
@@ -141,13 +141,13 @@ impl Draft {
             // The existing object is damaged. A crash between the two renames loses only that object.
             disk.rename(destination, &aside)?;
             fault::fault_point("replace");
-            let moved = put();
+            let moved = move_into_place();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
             // Another process may have repaired the object at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
-        let moved = moved.and_then(|()| disk.sync(parent));
-        moved.map(|()| moved_away).map_err(|error| Error::path_io("replace", destination, &error))
+        let result = result.and_then(|()| disk.sync(parent));
+        result.map(|()| is_moved).map_err(|error| Error::path_io("replace", destination, &error))
     }
 }
 
@@ -165,9 +165,9 @@ impl Payload {
     }
 }
 
-/// Returns the owner from the name of a draft folder: `PROCESS.NUMBER` for an object being written,
+/// Parses the owner from the name of a draft folder: `PROCESS.NUMBER` for an object being written,
 /// `PROCESS.NUMBER.old` for a replaced one, `PROCESS.HASH.gone` for a removed one.
-fn owner_of(name: &str) -> Option<&str> {
+fn parse_owner(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
     let is_draft = is_number(rest.strip_suffix(".old").unwrap_or(rest))
         || rest
@@ -196,9 +196,9 @@ pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Ab
     // List processes after drafts, because a process writes its record before its first draft.
     let known = processes::list_processes(disk, root);
     let now = OnceCell::new();
-    let left = folders.into_iter().filter_map(|folder| {
+    let listed = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let owner = owner_of(&name)?;
+        let owner = parse_owner(&name)?;
         let files: Vec<PathBuf> = disk.list(&folder).into_iter().map(|name| folder.join(name)).collect();
         let dead = match known.iter().find(|known| known.process.id == owner) {
             Some(known) => known.dead,
@@ -211,5 +211,5 @@ pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Ab
         let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();
         Some(AbandonedDraft { dead, bytes, folder })
     });
-    left.collect()
+    listed.collect()
 }

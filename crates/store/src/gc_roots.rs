@@ -62,15 +62,15 @@ impl GcRoots {
         hashes: impl IntoIterator<Item = &'k str>,
     ) -> Result<()> {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !recorded.hashes.contains(hash)).collect();
-        if new.is_empty() {
+        let new_hashes: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !recorded.hashes.contains(hash)).collect();
+        if new_hashes.is_empty() {
             return Ok(());
         }
         let path = list_path(root, process);
-        let lines: String = new.iter().map(|hash| format!("{hash}\n")).collect();
+        let lines: String = new_hashes.iter().map(|hash| format!("{hash}\n")).collect();
         // The file is closed after each write so that other machines see it.
         self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
-        recorded.hashes.extend(new.into_iter().map(str::to_string));
+        recorded.hashes.extend(new_hashes.into_iter().map(str::to_string));
         recorded.file = path;
         Ok(())
     }
@@ -114,41 +114,41 @@ impl Drop for GcRoots {
 /// show a new record.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
-    let left: Vec<PathBuf> = disk
+    let ownerless: Vec<PathBuf> = disk
         .list(&folder)
         .into_iter()
         .filter(|name| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name))
         .map(|name| folder.join(name))
         .collect();
-    let now = if left.is_empty() { return } else { disk.file_system_time(&folder) };
-    for path in left.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER)) {
+    let now = if ownerless.is_empty() { return } else { disk.file_system_time(&folder) };
+    for path in ownerless.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER)) {
         disk.remove(path).ok();
     }
 }
 
-/// Returns the hashes reserved by the given processes.
-pub(super) fn reserved_by(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
+/// Reads the hashes reserved by the given processes.
+pub(super) fn read_reserved_hashes(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
     let lists = processes.iter().filter_map(|process| disk.read(&list_path(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
 /// Returns the hashes that none of the processes has reserved. Stops reading lists once every hash is reserved. This is
 /// common, because each worker reserves all objects of its grid.
-pub(super) fn unreserved<'h>(
+pub(super) fn find_unreserved<'h>(
     disk: &dyn Disk,
     root: &Path,
     processes: &[String],
     hashes: impl IntoIterator<Item = &'h str>,
 ) -> BTreeSet<&'h str> {
-    let mut left: BTreeSet<&str> = hashes.into_iter().collect();
+    let mut unreserved: BTreeSet<&str> = hashes.into_iter().collect();
     for process in processes {
-        if left.is_empty() {
+        if unreserved.is_empty() {
             break;
         }
         let list = disk.read(&list_path(root, process)).unwrap_or_default();
         for hash in String::from_utf8_lossy(&list).lines() {
-            left.remove(hash);
+            unreserved.remove(hash);
         }
     }
-    left
+    unreserved
 }

@@ -19,8 +19,8 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::stamp::{Stamp, time_resolution};
 use ghostlab_core::files::{regular, sha256};
 
-/// Minimum size in bytes of a file whose hash is cached.
-const MIN_HASHED_BYTES: u64 = 1 << 20;
+/// Minimum size in bytes of a file whose hash and results are cached on disk.
+const MIN_CACHED_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
@@ -64,7 +64,8 @@ impl Input {
 #[derive(Debug, Default)]
 pub(super) struct InputHashCache {
     by_path: Mutex<BTreeMap<PathBuf, Input>>,
-    found: Mutex<BTreeMap<(String, String), Value>>,
+    /// Results by file hash and result name.
+    results: Mutex<BTreeMap<(String, String), Value>>,
 }
 
 impl InputHashCache {
@@ -87,13 +88,13 @@ impl InputHashCache {
         compute: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let key = (input.sha256.clone(), what.to_owned());
-        let cached = lock(&self.found).get(&key).cloned();
+        let cached = lock(&self.results).get(&key).cloned();
         if let Some(cached) = cached.and_then(|value| serde_json::from_value(value).ok()) {
             return Ok(cached);
         }
         let value = compute()?;
-        if let Ok(found) = serde_json::to_value(&value) {
-            lock(&self.found).insert(key, found);
+        if let Ok(json) = serde_json::to_value(&value) {
+            lock(&self.results).insert(key, json);
         }
         Ok(value)
     }
@@ -130,7 +131,7 @@ pub(super) fn hash_input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, re
 }
 
 fn is_large(stamp: &&Stamp) -> bool {
-    stamp.bytes >= MIN_HASHED_BYTES
+    stamp.bytes >= MIN_CACHED_BYTES
 }
 
 /// Hashes a file. Also returns its stamp, or `None` if a later change might not alter the stamp.
@@ -165,7 +166,7 @@ pub(super) fn read_unchanged<T>(files: &[(&Path, &Input)], read: impl FnOnce() -
         }
         let (found, stamp) = hash_file(regular::open(path)?, path)?;
         if found != input.sha256 {
-            return Err(changed_input_error(path, input, &found));
+            return Err(changed_input_error(path, input, &format!("SHA-256 {found}")));
         }
         // The next check can rely on the stamp.
         *input.stamp() = stamp;
@@ -201,11 +202,11 @@ pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     what: &str,
     compute: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= MIN_HASHED_BYTES)) else {
+    let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= MIN_CACHED_BYTES)) else {
         return compute();
     };
-    let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
-    let cached = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
+    let result_path = folder.join(format!("{}.{what}.json", input.sha256));
+    let cached = disk.read(&result_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
     let cached = cached
         .filter(|cached| cached.check == checksum(input, what, &cached.found))
         .and_then(|cached| serde_json::from_value(cached.found).ok());
@@ -216,7 +217,7 @@ pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     if let Ok(found) = serde_json::to_value(&value) {
         let entry = CachedResult { check: checksum(input, what, &found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
-        disk.make_folder(folder).and_then(|()| disk.replace(&fact_path, &text)).ok();
+        disk.make_folder(folder).and_then(|()| disk.replace(&result_path, &text)).ok();
     }
     Ok(value)
 }
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(
             hash_input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256,
             right,
-            "--rehash"
+            "`--rehash` must ignore the cached hash"
         );
         write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         let text = fs::read_to_string(&entry_path).unwrap().replace("remembered", "rememberee");

@@ -71,7 +71,7 @@ impl InventoryItem {
         matches!(self.condition, ObjectCondition::Intact(_)) && !self.is_current() && !self.is_newer_version()
     }
 
-    /// Returns the hash of the key without the given fields, or `None` if a field is missing.
+    /// Returns the hash of the key without the given fields, or `None` if a field is missing or the object is damaged.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let ObjectCondition::Intact(object) = &self.condition else { return None };
         let mut key = object.meta().key.clone();
@@ -80,7 +80,7 @@ impl InventoryItem {
         Some(Key::hash_of(&key))
     }
 
-    /// Returns the hash of the input object with the given name.
+    /// Returns the hash of the input object with the given name, if any.
     pub fn parent(&self, name: &str) -> Option<String> {
         let ObjectCondition::Intact(object) = &self.condition else { return None };
         let parent = object.meta().key["of"].get(name)?;
@@ -105,7 +105,7 @@ impl InventoryItem {
         self.folder.parent().is_some_and(|group| file_name(group) == Packs::FOLDER)
     }
 
-    /// Returns the total payload size in bytes.
+    /// Returns the total payload size in bytes. For a damaged object, returns its size on disk.
     pub fn bytes(&self) -> u64 {
         match &self.condition {
             ObjectCondition::Intact(object) => object.meta().bytes(),
@@ -131,24 +131,27 @@ impl InventoryItem {
 }
 
 impl Store {
-    /// Lists the objects of all stages and versions, sorted by stage and hash. Checks only payload sizes.
+    /// Lists the objects of all stages and versions, sorted by stage. Checks records and payload sizes, but no payload
+    /// hashes.
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
-        for stage in self.folders(&self.root) {
+        for stage in self.list_paths(&self.root) {
             let name = file_name(&stage);
             if self.schema.kind_of_folder(&name).is_none() {
                 continue;
             }
-            for group in self.folders(&stage) {
+            for group in self.list_paths(&stage) {
                 let is_pack_folder = file_name(&group) == Packs::FOLDER;
-                for path in self.folders(&group) {
+                for path in self.list_paths(&group) {
                     // Skip names that this program does not write so that foreign files are never removed.
                     let hash = file_name(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match is_pack_folder {
                         _ if !is_hash => {}
                         true => self.add_pack_items(&name, &path, &mut entries),
-                        false if hash.starts_with(&file_name(&group)) => entries.push(self.folder_item(&name, path)),
+                        false if hash.starts_with(&file_name(&group)) => {
+                            entries.push(self.read_folder_item(&name, path))
+                        }
                         false => {}
                     }
                 }
@@ -158,27 +161,25 @@ impl Store {
     }
 
     /// Reads an object in its own folder or file.
-    fn folder_item(&self, stage: &str, folder: PathBuf) -> InventoryItem {
+    fn read_folder_item(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = file_name(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
-        let found = ObjectCondition::from_opened(opened, &hash, &folder);
-        self.item(stage, hash, folder, found)
+        let condition = ObjectCondition::from_opened(opened, &hash, &folder);
+        self.build_item(stage, hash, folder, condition)
     }
 
-    fn item(&self, stage: &str, hash: String, folder: PathBuf, condition: ObjectCondition) -> InventoryItem {
+    fn build_item(&self, stage: &str, hash: String, folder: PathBuf, condition: ObjectCondition) -> InventoryItem {
         InventoryItem { stage: stage.to_owned(), hash, folder, condition, schema: self.schema }
     }
 
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
     fn add_pack_items(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let pack = packed::read_members(&*self.disk, file);
-        if let Err(found) = pack
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) })
-        {
-            let found = ObjectCondition::Damaged(damaged_error(file).found(found));
-            entries.push(self.item(stage, file_name(file), file.to_owned(), found));
+        if let Err(found) = pack.as_ref().map_err(Clone::clone).and_then(|(_, is_intact)| {
+            if *is_intact { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) }
+        }) {
+            let condition = ObjectCondition::Damaged(damaged_error(file).found(found));
+            entries.push(self.build_item(stage, file_name(file), file.to_owned(), condition));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
             let opened = meta.map_err(|found| damaged_error(file).found(found));
@@ -186,21 +187,21 @@ impl Store {
             let opened = opened.map(|meta| {
                 StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.payload_offset, meta, packs)
             });
-            let found = ObjectCondition::from_opened(opened, &member.hash, file);
-            entries.push(self.item(stage, member.hash, file.to_owned(), found));
+            let condition = ObjectCondition::from_opened(opened, &member.hash, file);
+            entries.push(self.build_item(stage, member.hash, file.to_owned(), condition));
         }
     }
 
     /// Returns the number of objects written by older stage versions. Reads only directory listings and pack headers.
     pub fn count_older_objects(&self) -> usize {
-        self.folders(&self.root)
+        self.list_paths(&self.root)
             .iter()
             .filter(|stage| {
                 self.schema.kind_of_folder(&file_name(stage)).is_some_and(|(known, version)| version < known.version())
             })
             .map(|stage| {
-                let groups = self.folders(stage).into_iter().filter(|group| file_name(group) != Packs::FOLDER);
-                let separate: usize = groups.map(|group| self.folders(&group).len()).sum();
+                let groups = self.list_paths(stage).into_iter().filter(|group| file_name(group) != Packs::FOLDER);
+                let separate: usize = groups.map(|group| self.list_paths(&group).len()).sum();
                 separate + Packs::new(Arc::clone(&self.disk), stage).hashes().len()
             })
             .sum()
@@ -242,19 +243,19 @@ impl Store {
             )?;
         }
         // This succeeds only if the folder is empty.
-        folder.parent().map(|parent| self.disk.remove_empty(parent));
+        folder.parent().map(|parent| self.disk.remove_empty_folder(parent));
         Ok(())
     }
 
-    fn folders(&self, path: &Path) -> Vec<PathBuf> {
-        let mut folders: Vec<PathBuf> = self.disk.list(path).into_iter().map(|name| path.join(name)).collect();
-        folders.sort();
-        folders
+    fn list_paths(&self, folder: &Path) -> Vec<PathBuf> {
+        let mut paths: Vec<PathBuf> = self.disk.list(folder).into_iter().map(|name| folder.join(name)).collect();
+        paths.sort();
+        paths
     }
 
     /// Lists the journals of unfinished work with their sizes.
     pub fn journals(&self) -> Vec<(PathBuf, u64)> {
-        self.folders(&self.root.join("journals"))
+        self.list_paths(&self.root.join("journals"))
             .into_iter()
             .map(|folder| (folder.clone(), folder_bytes(&folder)))
             .collect()

@@ -1,7 +1,8 @@
 //! Journals of unfinished work. Chunk results are appended as they are computed so that a killed run can resume.
 //!
 //! Each writer appends to its own file and reads all files in the folder, so no process or job modifies another's
-//! files. A line is a JSON record and a prefix of its hash. Truncated or damaged lines are ignored.
+//! files. A line is a JSON record and a prefix of its hash. Truncated lines are ignored. Damaged lines are reported and
+//! skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ impl Journal {
             let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
-                match parse(&text[line_start..line_start + length]) {
+                match parse_record(&text[line_start..line_start + length]) {
                     Some(record) => records.push(record),
                     None => errors.push(
                         Error::damaged("damaged journal entry")
@@ -102,34 +103,39 @@ impl Journal {
     /// Removes this process's journal for a job that another process has finished.
     pub(super) fn remove(self) {
         self.disk.remove(&self.own_path).ok();
-        self.disk.remove_empty(&self.folder).ok();
+        self.disk.remove_empty_folder(&self.folder).ok();
     }
 
     /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
     /// them are stored.
     pub(super) fn retire(self, is_dead: impl Fn(&str) -> bool, is_stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own_path).ok();
-        remove_stored(&*self.disk, &self.folder, &is_dead, &is_stored);
+        remove_stored_journals(&*self.disk, &self.folder, &is_dead, &is_stored);
     }
 }
 
 /// Removes the journals of dead processes in which all objects are stored. Removes the folder if it becomes empty.
-fn remove_stored(disk: &dyn Disk, folder: &Path, is_dead: &dyn Fn(&str) -> bool, is_stored: &dyn Fn(&str) -> bool) {
+fn remove_stored_journals(
+    disk: &dyn Disk,
+    folder: &Path,
+    is_dead: &dyn Fn(&str) -> bool,
+    is_stored: &dyn Fn(&str) -> bool,
+) {
     for path in list_files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Skip files that are not journals.
-        let Some(owner) = owner_of(&name) else { continue };
+        let Some(owner) = parse_owner(&name) else { continue };
         let Some(text) = is_dead(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
-        if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| is_stored(&record.key)) {
+        if text.split(|&byte| byte == b'\n').filter_map(parse_record).all(|record| is_stored(&record.key)) {
             disk.remove(&path).ok();
         }
     }
     // This succeeds only if the folder is empty.
-    disk.remove_empty(folder).ok();
+    disk.remove_empty_folder(folder).ok();
 }
 
-/// Returns the owner from the name of a journal, `PROCESS.NUMBER.jsonl`.
-fn owner_of(name: &str) -> Option<&str> {
+/// Parses the owner from the name of a journal, `PROCESS.NUMBER.jsonl`.
+fn parse_owner(name: &str) -> Option<&str> {
     let (owner, number) = name.strip_suffix(".jsonl")?.split_once('.')?;
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
@@ -141,7 +147,7 @@ pub(super) fn sweep(
     is_dead: impl Fn(&str) -> bool,
     is_stored: impl Fn(&str) -> bool,
 ) {
-    list_files(disk, journals).iter().for_each(|folder| remove_stored(disk, folder, &is_dead, &is_stored));
+    list_files(disk, journals).iter().for_each(|folder| remove_stored_journals(disk, folder, &is_dead, &is_stored));
 }
 
 fn list_files(disk: &dyn Disk, folder: &Path) -> Vec<PathBuf> {
@@ -154,11 +160,11 @@ pub(super) fn checksum(json: &[u8]) -> String {
     sha256::of_bytes(json)[..16].to_string()
 }
 
-fn parse(line: &[u8]) -> Option<JournalRecord> {
+fn parse_record(line: &[u8]) -> Option<JournalRecord> {
     let tab = line.iter().rposition(|&byte| byte == b'\t')?;
     let json = &line[..tab];
-    let sum = &line[tab + 1..];
-    (checksum(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
+    let check = &line[tab + 1..];
+    (checksum(json).as_bytes() == check).then(|| serde_json::from_slice(json).ok())?
 }
 
 fn write_error(path: &Path, error: &std::io::Error) -> Error {

@@ -41,7 +41,7 @@ pub struct StoreSchema {
     pub kinds: &'static [ObjectKind],
     /// Kind of small objects that are stored together in pack files.
     pub packed: ObjectKind,
-    /// Returns whether the death of a process that held the given lease counts as a failed attempt at the job.
+    /// Function that decides whether the death of a process that held `lease` counts as a failed attempt at the job.
     pub counts_death: fn(lease: &str) -> bool,
 }
 
@@ -69,7 +69,7 @@ pub struct Key {
     input: Option<String>,
     /// Description of the object, provided by the stage that computes it. Not part of the identity, and not included in
     /// the records of derived objects.
-    about: Option<Arc<dyn KeyDescription>>,
+    description: Option<Arc<dyn KeyDescription>>,
 }
 
 /// Description of an object for its record, provided by the stage that computes the object.
@@ -78,7 +78,7 @@ pub trait KeyDescription: fmt::Debug + Send + Sync {
 }
 
 /// Name of the field in `meta.json` that contains the description.
-pub(super) const ABOUT: &str = "identity";
+pub(super) const DESCRIPTION_FIELD: &str = "identity";
 
 /// Keys are equal if their hashes are equal.
 impl PartialEq for Key {
@@ -99,7 +99,7 @@ impl Key {
         let mut hashed = fields.clone();
         hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
         let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
-        Self { kind, fields, parents, hash: sha256::of_bytes(text), input: None, about: None }
+        Self { kind, fields, parents, hash: sha256::of_bytes(text), input: None, description: None }
     }
 
     /// Attaches the name of the input in the grid.
@@ -109,9 +109,9 @@ impl Key {
     }
 
     #[must_use]
-    pub fn with_description<A: KeyDescription + 'static>(self, what: &Arc<A>) -> Self {
-        let description: Arc<dyn KeyDescription> = Arc::<A>::clone(what);
-        Self { about: Some(description), ..self }
+    pub fn with_description<A: KeyDescription + 'static>(self, description: &Arc<A>) -> Self {
+        let description: Arc<dyn KeyDescription> = Arc::<A>::clone(description);
+        Self { description: Some(description), ..self }
     }
 
     pub fn kind(&self) -> ObjectKind {
@@ -121,8 +121,8 @@ impl Key {
     /// Returns the key for `meta.json`: the readable form and the description.
     pub(super) fn record(&self) -> Value {
         let mut record = self.readable();
-        if let Some(description) = &self.about {
-            record[ABOUT] = description.json();
+        if let Some(description) = &self.description {
+            record[DESCRIPTION_FIELD] = description.json();
         }
         record
     }

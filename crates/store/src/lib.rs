@@ -140,8 +140,8 @@ impl Store {
     /// becomes a store.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the folder belongs to another program, cannot be created or written, or was written by
-    /// a newer version. Fails with exit code 5 if `store.json` is damaged.
+    /// Fails with exit code 3 if the folder belongs to another program, cannot be created or written, or has a
+    /// different format version. Fails with exit code 5 if `store.json` is damaged.
     pub fn open(root: &Path, schema: StoreSchema) -> Result<Self> {
         let marker = match StoreMarker::read(root, schema)? {
             Some(marker) => marker,
@@ -163,7 +163,8 @@ impl Store {
     /// closes.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Self::open`].
+    /// Fails with exit code 3 if the folder belongs to another program, cannot be read, or has a different format
+    /// version. Fails with exit code 5 if `store.json` is damaged.
     pub fn open_read_only(root: &Path, schema: StoreSchema) -> Result<Self> {
         let marker = StoreMarker::read(root, schema)?;
         let disk = SystemDisk::new(marker.map(|marker| marker.shared).unwrap_or_default());
@@ -264,7 +265,7 @@ impl Store {
         Ok(self.worker()?.lease(name))
     }
 
-    /// Returns whether a contended lease is still held, using a cheap check.
+    /// Returns whether a lease that was found contended a few seconds ago is still listed. Does not check its owner.
     pub fn is_still_leased(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.is_still_leased(name))
     }
@@ -290,22 +291,22 @@ impl Store {
         Ok(self.worker()?.with_leases(inspect))
     }
 
-    /// Lists the drafts of unfinished objects.
+    /// Lists the drafts of all processes, alive or dead.
     pub fn abandoned_drafts(&self) -> Vec<AbandonedDraft> {
         draft::list_drafts(&*self.disk, &self.root, &self.drafts())
     }
 
     /// Opens the journal of a job.
     pub fn journal(&self, name: &str) -> Result<Journal> {
-        let to = self.writer()?;
-        Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
+        let store = self.writer()?;
+        Ok(Journal::open(Arc::clone(&store.disk), store.root.join("journals").join(name), store.worker()?.id()))
     }
 
     /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
     /// them are stored.
-    pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
+    pub fn retire(&self, journal: Journal, is_stored: impl Fn(&str) -> bool) {
         let living = self.live_processes();
-        journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
+        journal.retire(|owner| !living.iter().any(|id| id == owner), is_stored);
     }
 
     /// Removes this process's journal for a job that another process has finished.
@@ -352,20 +353,21 @@ impl Store {
         self.input_hashes.get_or_hash(path, || index::hash_input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
-    /// Caches the result of `find` under the content hash of a large input. `what` identifies the result.
+    /// Returns the result of `compute`, cached under the content hash of an input: in memory, and for a large input
+    /// also on disk. `what` names the result and its version.
     ///
     /// # Errors
-    /// Fails with the error from `find`.
+    /// Fails with the error from `compute`.
     pub fn cached_result<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
         input: &Input,
         what: &str,
-        find: impl FnOnce() -> Result<T>,
+        compute: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let index = self.cache_dir();
         self.input_hashes.cached_or_compute(input, what, || {
-            index::cached_result(&*self.disk, index.as_deref(), (path, input), what, find)
+            index::cached_result(&*self.disk, index.as_deref(), (path, input), what, compute)
         })
     }
 

@@ -59,7 +59,7 @@ impl Store {
 
     /// Lists the hashes of all objects of a kind. This takes a few hundred directory listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
-        let mut present = self.stored_hashes(kind);
+        let mut present = self.list_unpacked_hashes(kind);
         if self.is_packed(kind) {
             present.extend(self.packs.hashes());
         }
@@ -68,7 +68,7 @@ impl Store {
     }
 
     /// Lists the hashes of all objects of a kind that are not in packs.
-    pub(crate) fn stored_hashes(&self, kind: ObjectKind) -> HashSet<String> {
+    pub(crate) fn list_unpacked_hashes(&self, kind: ObjectKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
         let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
@@ -80,17 +80,17 @@ impl Store {
 
     /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
     pub fn draft(&self) -> Result<Draft> {
-        let to = self.writer()?;
-        Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
+        let store = self.writer()?;
+        Draft::new(Arc::clone(&store.disk), &store.drafts(), store.worker()?.id())
     }
 
     /// Stores a finished draft under its key. An intact existing object is kept, because equal keys imply equal
     /// content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
-        let to = self.writer()?;
-        let path = to.object_folder(key);
-        to.reserve([key.hash()])?;
-        draft.commit(&path, key, seconds, (self.provenance)(), || matches!(to.get(key), Lookup::Intact(_)))?;
-        StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
+        let store = self.writer()?;
+        let path = store.object_folder(key);
+        store.reserve([key.hash()])?;
+        draft.commit(&path, key, seconds, (self.provenance)(), || matches!(store.get(key), Lookup::Intact(_)))?;
+        StoredObject::open(Arc::clone(&store.disk), path, Some(key.hash()))
     }
 }

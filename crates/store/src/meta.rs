@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::disk::Disk;
-use super::key::{ABOUT, canonical};
+use super::key::{DESCRIPTION_FIELD, canonical};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
@@ -31,7 +31,7 @@ pub struct Meta {
 impl Meta {
     /// Returns the description of the object, or null.
     pub fn description(&self) -> &Value {
-        &self.key[ABOUT]
+        &self.key[DESCRIPTION_FIELD]
     }
 
     /// Returns the total payload size in bytes.

@@ -28,7 +28,8 @@ enum PayloadLocation {
 }
 
 impl StoredObject {
-    /// Opens an object. Checks the record and payload sizes, but not payload hashes.
+    /// Opens an object. Checks the record and payload sizes, but not payload hashes. If `hash` is given, also checks
+    /// that the key has this hash.
     pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
         if let Ok(read) = packed::read_single_member(&*disk, &path) {
             let (member, meta) = read.map_err(|found| damaged_error(&path).found(found))?;
@@ -43,7 +44,9 @@ impl StoredObject {
             let payload = path.join(name);
             let bytes = disk.size(&payload).map_err(|error| damaged_error(&payload).found(error))?;
             if bytes != stored.bytes {
-                return Err(damaged_error(&payload).expected(format!("{} bytes", stored.bytes)).found(bytes));
+                return Err(damaged_error(&payload)
+                    .expected(format!("{} bytes", stored.bytes))
+                    .found(format!("{bytes} bytes")));
             }
         }
         Ok(Self { disk, location: PayloadLocation::Folder(path), meta })
@@ -65,7 +68,7 @@ impl StoredObject {
         disk: &Arc<dyn Disk>,
         packs: &Arc<Packs>,
         hash: &str,
-        found: (PathBuf, PackMember),
+        location: (PathBuf, PackMember),
     ) -> Result<Self> {
         let open = |(file, member): (PathBuf, PackMember)| {
             let meta =
@@ -74,7 +77,7 @@ impl StoredObject {
             Ok(Self::packed(Arc::clone(disk), file, member.payload_offset, meta, Some(Arc::clone(packs))))
         };
         // A concurrent `cache gc` may have moved the object.
-        open(found).or_else(|error| packs.find_refreshed(hash).map_or(Err(error), open))
+        open(location).or_else(|error| packs.find_refreshed(hash).map_or(Err(error), open))
     }
 
     /// Checks the hash of every payload.
@@ -189,12 +192,12 @@ impl StoredObject {
 }
 
 fn check_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
-    match hash {
-        Some(hash) if Key::hash_of(&meta.key) != hash => {
-            Err(damaged_error(path).expected(format!("a key with hash {hash}")).found("a different key"))
-        }
-        _ => Ok(()),
+    let Some(expected) = hash else { return Ok(()) };
+    let found = Key::hash_of(&meta.key);
+    if found == expected {
+        return Ok(());
     }
+    Err(damaged_error(path).expected(format!("a key with hash {expected}")).found(format!("a key with hash {found}")))
 }
 
 pub(super) fn damaged_error(path: &Path) -> Error {
@@ -207,5 +210,5 @@ fn check_content(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result
     if found == stored {
         return Ok(());
     }
-    Err(damaged_error(path).expected(format!("SHA-256 {}", stored.sha256)).found(&found.sha256))
+    Err(damaged_error(path).expected(format!("SHA-256 {}", stored.sha256)).found(format!("SHA-256 {}", found.sha256)))
 }

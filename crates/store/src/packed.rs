@@ -38,12 +38,13 @@ pub(super) struct PackMember {
     pub(super) hash: String,
     /// Offset of the member's first payload in bytes.
     pub(super) payload_offset: u64,
+    /// Offset of the member's record in bytes.
     record: u64,
     record_bytes: u64,
 }
 
 impl PackMember {
-    fn line(&self) -> String {
+    fn format_line(&self) -> String {
         let Self { hash, payload_offset: offset, record, record_bytes } = self;
         let text = format!("{hash} {offset:016x} {record:016x} {record_bytes:016x}");
         format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
@@ -88,19 +89,19 @@ impl PackEntry {
 
 /// Groups members into packs that respect the maximum size and number of members.
 pub(super) fn split_into_packs(entries: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
-    let mut files: Vec<Vec<PackEntry>> = Vec::new();
+    let mut packs: Vec<Vec<PackEntry>> = Vec::new();
     let mut bytes = 0;
     for entry in entries {
         bytes += entry.payloads.len();
-        match files.last_mut() {
-            Some(file) if file.len() < MAX_PACK_MEMBERS && bytes <= MAX_PACK_BYTES => file.push(entry),
+        match packs.last_mut() {
+            Some(pack) if pack.len() < MAX_PACK_MEMBERS && bytes <= MAX_PACK_BYTES => pack.push(entry),
             _ => {
                 bytes = entry.payloads.len();
-                files.push(vec![entry]);
+                packs.push(vec![entry]);
             }
         }
     }
-    files
+    packs
 }
 
 /// Encodes a pack. Returns its bytes and the positions of its members.
@@ -117,7 +118,7 @@ pub(super) fn encode_pack(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMem
         bytes.extend_from_slice(&text);
     }
     let head = format!("{FORMAT}{:08}\n", members.len());
-    let lines = [head].into_iter().chain(index.iter().map(PackMember::line)).collect::<String>();
+    let lines = [head].into_iter().chain(index.iter().map(PackMember::format_line)).collect::<String>();
     bytes[..lines.len()].copy_from_slice(lines.as_bytes());
     Ok((bytes, index))
 }
@@ -126,18 +127,18 @@ pub(super) fn encode_pack(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMem
 ///
 /// # Errors
 /// Fails if the file is not a pack.
-fn parse_member_lines(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
-    let head = near
+fn parse_member_lines(pack_start: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
+    let head = pack_start
         .get(..HEADER_BYTES)
         .and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
-    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the first line is invalid")?;
-    let lines = near[HEADER_BYTES..].chunks(MEMBER_LINE_BYTES).take(count);
+    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the header line of the pack is invalid")?;
+    let lines = pack_start[HEADER_BYTES..].chunks(MEMBER_LINE_BYTES).take(count);
     let members: Vec<PackMember> = lines.filter_map(PackMember::parse).collect();
     let is_complete = members.len() == count;
     Ok((members, is_complete))
 }
 
-/// Byte range of a file.
+/// Byte range of a pack, read into memory.
 struct PackPart {
     start: u64,
     bytes: Vec<u8>,
@@ -150,8 +151,8 @@ impl PackPart {
         self.bytes.get(first..end)
     }
 
-    fn record(&self, member: &PackMember) -> Result<Meta, String> {
-        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("the record is missing")?)
+    fn parse_record(&self, member: &PackMember) -> Result<Meta, String> {
+        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("the record exceeds the end of the file")?)
     }
 }
 
@@ -161,7 +162,7 @@ impl PackPart {
 /// Fails with a description of the damage.
 pub(super) fn read_record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
     let bytes = disk.read_part(path, member.record, member.record_bytes).map_err(|error| error.to_string())?;
-    PackPart { start: member.record, bytes }.record(member)
+    PackPart { start: member.record, bytes }.parse_record(member)
 }
 
 /// Reads the single member of a pack and its record.
@@ -169,12 +170,12 @@ pub(super) fn read_record(disk: &dyn Disk, path: &Path, member: &PackMember) -> 
 /// # Errors
 /// Fails if the file cannot be read. The inner error describes damage.
 pub(super) fn read_single_member(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
-    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, FIRST_READ_BYTES)? };
-    let is_complete = (near.bytes.len() as u64) < FIRST_READ_BYTES;
-    Ok(parse_member_lines(&near.bytes).and_then(|found| match found {
+    let pack_start = PackPart { start: 0, bytes: disk.read_part(path, 0, FIRST_READ_BYTES)? };
+    let is_complete = (pack_start.bytes.len() as u64) < FIRST_READ_BYTES;
+    Ok(parse_member_lines(&pack_start.bytes).and_then(|found| match found {
         (members, true) if members.len() == 1 => {
             let member = members[0].clone();
-            let meta = if is_complete { near.record(&member) } else { read_record(disk, path, &member) };
+            let meta = if is_complete { pack_start.parse_record(&member) } else { read_record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
         _ => Err("the member list does not describe exactly one object".to_owned()),
@@ -190,16 +191,16 @@ pub(super) type MemberRecord = (PackMember, Result<Meta, String>);
 /// Fails with a description of the damage.
 pub(super) fn read_members(disk: &dyn Disk, path: &Path) -> Result<(Vec<MemberRecord>, bool), String> {
     let pack = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
-    let (members, sound) = parse_member_lines(&pack.bytes)?;
+    let (members, is_intact) = parse_member_lines(&pack.bytes)?;
     Ok((
         members
             .into_iter()
             .map(|member| {
-                let meta = pack.record(&member);
+                let meta = pack.parse_record(&member);
                 (member, meta)
             })
             .collect(),
-        sound,
+        is_intact,
     ))
 }
 
@@ -211,7 +212,7 @@ pub(super) fn read_members_except(disk: &dyn Disk, path: &Path, hashes: &[&str])
         .into_iter()
         .filter(|member| !hashes.contains(&&*member.hash))
         .filter_map(|member| {
-            let meta = pack.record(&member).ok()?;
+            let meta = pack.parse_record(&member).ok()?;
             let payloads = pack.get(member.payload_offset, meta.bytes())?.to_vec();
             Some(PackEntry { hash: member.hash, meta, payloads })
         })
@@ -223,17 +224,17 @@ pub(super) fn read_members_except(disk: &dyn Disk, path: &Path, hashes: &[&str])
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
-    index: Mutex<PackIndexEntries>,
+    index: Mutex<PackIndex>,
 }
 
 #[derive(Debug, Default)]
-struct PackIndexEntries {
+struct PackIndex {
     files: HashSet<String>,
     /// Pack name and member position by key hash.
     members: HashMap<String, (String, PackMember)>,
 }
 
-impl PackIndexEntries {
+impl PackIndex {
     fn add(&mut self, file: String, members: Vec<PackMember>) {
         self.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
         self.files.insert(file);
@@ -248,7 +249,7 @@ impl Packs {
         Self { disk, folder: kind_folder.join(Self::FOLDER), index: Mutex::default() }
     }
 
-    fn lock_index(&self) -> MutexGuard<'_, PackIndexEntries> {
+    fn lock_index(&self) -> MutexGuard<'_, PackIndex> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -286,9 +287,9 @@ impl Packs {
             if index.files.contains(&file) {
                 continue;
             }
-            let near = self.disk.read_part(&self.folder.join(&file), 0, FIRST_READ_BYTES).unwrap_or_default();
+            let pack_start = self.disk.read_part(&self.folder.join(&file), 0, FIRST_READ_BYTES).unwrap_or_default();
             // Unreadable packs are retried next time and reported by `cache verify`.
-            let Ok((members, _)) = parse_member_lines(&near) else { continue };
+            let Ok((members, _)) = parse_member_lines(&pack_start) else { continue };
             index.add(file, members);
         }
     }

@@ -24,8 +24,8 @@ impl Process {
         let owner = Owner::current();
         // A process may open a store several times, and each open store needs its own id.
         static NEXT_PROCESS_ID: AtomicU64 = AtomicU64::new(0);
-        let opening = NEXT_PROCESS_ID.fetch_add(1, Relaxed);
-        let unique = sha256::of_bytes(format!("{owner:?} {opening} {:?}", SystemTime::now()));
+        let number = NEXT_PROCESS_ID.fetch_add(1, Relaxed);
+        let unique = sha256::of_bytes(format!("{owner:?} {number} {:?}", SystemTime::now()));
         let id = format!("{}-{}", owner.pid, &unique[..12]);
         Self { id, owner, beat: 0 }
     }

@@ -29,10 +29,11 @@ pub(super) struct KnownProcess {
 /// is older than the timeout.
 pub(super) fn list_processes(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
-    let read: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
-    let far = read.iter().any(|(process, ..)| process.owner.is_alive().is_none());
-    let now = far.then(|| disk.file_system_time(&folder));
-    read.into_iter()
+    let records: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
+    let has_remote = records.iter().any(|(process, ..)| process.owner.is_alive().is_none());
+    let now = has_remote.then(|| disk.file_system_time(&folder));
+    records
+        .into_iter()
         .map(|(process, record, is_file)| {
             let dead = match (process.owner.is_alive(), now) {
                 (Some(lives), _) => !lives,

@@ -68,8 +68,9 @@ impl Store {
             names.sort();
             let paths = names.into_iter().map(|name| folder.join(name));
             // Skip entries that cannot be read, because they are not files or another process is removing them.
-            let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| verified_json(&bytes).is_none()));
-            damaged.extend(bad.map(|path| DamagedRecord { path }));
+            let damaged_paths =
+                paths.filter(|path| self.file(path).is_some_and(|bytes| verified_json(&bytes).is_none()));
+            damaged.extend(damaged_paths.map(|path| DamagedRecord { path }));
         }
         damaged
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn old_records_and_foreign_files_are_not_reported() {
+    fn old_records_and_foreign_files_are_not_reported_as_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), SCHEMA).unwrap();
         let earlier = store.runs_dir().join("000001700000-5-0123456789ab-0.json");

@@ -16,8 +16,8 @@ impl Store {
     /// # Errors
     /// Fails if the store is not writable.
     pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
-        let to = self.writer()?;
-        to.gc_roots.record_hashes(&to.root, to.worker()?.id(), hashes)
+        let store = self.writer()?;
+        store.gc_roots.record_hashes(&store.root, store.worker()?.id(), hashes)
     }
 
     /// Protects objects from [`Self::discard_unused`] in other threads of this process.
@@ -36,7 +36,7 @@ impl Store {
             return Ok(());
         }
         let hashes = present.iter().map(|key| key.hash());
-        let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
+        let unused = gc_roots::find_unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
         self.gc_roots.with_pins_locked(|is_pinned| {
             let mut discardable = present.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             discardable.try_for_each(|key| self.discard(key))
@@ -45,12 +45,12 @@ impl Store {
 
     /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        gc_roots::reserved_by(&*self.disk, &self.root, &self.live_processes())
+        gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.live_processes())
     }
 
     /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(gc_roots::reserved_by(&*self.disk, &self.root, &self.other_processes()?))
+        Ok(gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.other_processes()?))
     }
 
     /// Returns the ids of all other running processes.

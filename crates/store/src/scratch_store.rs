@@ -26,15 +26,15 @@ impl ScratchStore {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root =
             std::path::absolute(store.root()).map_err(|error| Error::path_io("resolve", store.root(), &error))?;
-        let mut shadow = Store::open(folder.path(), store.schema)?.with_rehash(store.rehash);
-        shadow.space_root = Some(root.clone());
+        let mut mirrored = Store::open(folder.path(), store.schema)?.with_rehash(store.rehash);
+        mirrored.space_root = Some(root.clone());
         for kind in store.schema.kinds {
             let depth = if written_kinds.contains(kind) { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)
                 .map_err(|error| temp_error(&error))?;
         }
         mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(|error| temp_error(&error))?;
-        Ok(Self { store: shadow, _folder: folder })
+        Ok(Self { store: mirrored, _folder: folder })
     }
 
     pub fn store(&self) -> &Store {

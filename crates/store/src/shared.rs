@@ -156,11 +156,11 @@ mod tests {
             (StoreSharing::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),
             (StoreSharing::Umask, [(0o600, 0o600), (0o644, 0o644), (0o700, 0o700)], [(0o700, 0o700), (0o755, 0o755)]),
         ] {
-            for (mode, wanted) in file {
-                assert_eq!(shared.file_mode(mode), wanted, "{shared}: a file of {mode:o}");
+            for (mode, expected_mode) in file {
+                assert_eq!(shared.file_mode(mode), expected_mode, "{shared}: a file of {mode:o}");
             }
-            for (mode, wanted) in folder {
-                assert_eq!(shared.folder_mode(mode), wanted, "{shared}: a folder of {mode:o}");
+            for (mode, expected_mode) in folder {
+                assert_eq!(shared.folder_mode(mode), expected_mode, "{shared}: a folder of {mode:o}");
             }
         }
     }

@@ -37,7 +37,7 @@ impl Store {
                 return Some(ObjectLocation::Packed(file, member));
             }
             // Older programs stored these objects separately. List them once instead of checking each path.
-            if !self.unpacked.get_or_init(|| self.stored_hashes(kind)).contains(hash) {
+            if !self.unpacked.get_or_init(|| self.list_unpacked_hashes(kind)).contains(hash) {
                 return None;
             }
         }
@@ -110,12 +110,12 @@ impl Store {
         }
         self.reserve(entries.iter().map(|entry| &*entry.hash))?;
         self.packs.refresh();
-        let single_objects = self.unpacked.get_or_init(|| self.stored_hashes(self.schema.packed));
+        let unpacked_hashes = self.unpacked.get_or_init(|| self.list_unpacked_hashes(self.schema.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for entry in entries {
             let location = match self.packs.find_in_memory(&entry.hash) {
                 Some((file, member)) => Some(ObjectLocation::Packed(file, member)),
-                None if single_objects.contains(&entry.hash) => {
+                None if unpacked_hashes.contains(&entry.hash) => {
                     Some(ObjectLocation::Separate(self.object_folder_of(self.schema.packed, &entry.hash)))
                 }
                 None => None,
@@ -141,7 +141,7 @@ impl Store {
         }
         for (file, hashes) in hashes_by_file {
             // Ignore the returned value: `false` means that another process has already removed the pack.
-            self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
+            self.rewrite_without(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Store {
 
     /// Removes members from a pack, or from the packs to which they have moved in the meantime.
     pub(super) fn drop_members(&self, file: &Path, hashes: &[&str]) -> Result<()> {
-        if self.drop_from(file, hashes)? {
+        if self.rewrite_without(file, hashes)? {
             return Ok(());
         }
         let folder = file.parent().unwrap_or(file);
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// Rewrites a pack without the given members and without damaged ones. Returns whether the pack existed.
-    fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
+    fn rewrite_without(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
         let folder = file.parent().unwrap_or(file);
         let retained = match packed::read_members_except(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -196,7 +196,10 @@ impl Store {
             _ => self.packs.remove_pack(file),
         }
         // This succeeds only if the folders are empty.
-        self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
+        self.disk
+            .remove_empty_folder(folder)
+            .and_then(|()| self.disk.remove_empty_folder(folder.parent().unwrap_or(folder)))
+            .ok();
         Ok(true)
     }
 }

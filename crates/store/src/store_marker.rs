@@ -58,7 +58,7 @@ impl StoreMarker {
     /// Reads the marker of a store. Returns `None` if the folder is missing or empty.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the folder belongs to another program, is a file, or was written by a newer version.
+    /// Fails with exit code 3 if the folder belongs to another program, is a file, or has a different format version.
     /// Fails with exit code 5 if the marker is damaged.
     pub(super) fn read(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
         let path = root.join(MARKER_FILE);
@@ -67,7 +67,7 @@ impl StoreMarker {
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return Self::unmarked(root, schema);
+                return Self::read_unmarked(root, schema);
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(marker_error(error.to_string(), &path)),
             Err(error) => {
@@ -80,7 +80,7 @@ impl StoreMarker {
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // The marker is truncated, empty or overwritten.
-            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(marker_error(preview(&text), &path)),
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(marker_error(format_preview(&text), &path)),
             Err(_) => return Err(not_a_store_error(root, schema, "a `store.json` of another program")),
         };
         let Some(format) = value["format"].as_u64() else {
@@ -93,11 +93,11 @@ impl StoreMarker {
                 .found(format!("format {format}"))
                 .hint("use that version, or another folder with --store"));
         }
-        serde_json::from_value(value).map(Some).map_err(|_| marker_error(preview(&text), &path))
+        serde_json::from_value(value).map(Some).map_err(|_| marker_error(format_preview(&text), &path))
     }
 
     /// Handles a folder without a marker. Returns `None` if the folder is missing or empty, and an error otherwise.
-    fn unmarked(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
+    fn read_unmarked(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
         match (list_entries(root)?.is_empty(), root.join(MARKER_FILE).exists()) {
             (true, _) => Ok(None),
             // Another process created the store after the first check.
@@ -170,7 +170,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 }
 
 /// Formats the beginning of a damaged marker for an error message.
-fn preview(text: &[u8]) -> String {
+fn format_preview(text: &[u8]) -> String {
     match text.len() {
         0 => "an empty file".to_owned(),
         length => format!("{length} bytes: {:?}", String::from_utf8_lossy(&text[..length.min(40)])),
@@ -255,7 +255,8 @@ fn contains_process_record(folder: &Path) -> bool {
     })
 }
 
-fn not_a_store_error(root: &Path, schema: StoreSchema, missing: &str) -> Error {
+/// Creates the error for a folder that is not a store. `marker_state` describes its `store.json`.
+fn not_a_store_error(root: &Path, schema: StoreSchema, marker_state: &str) -> Error {
     /// Maximum number of names listed in the error message.
     const MAX_LISTED: usize = 3;
     let names = list_entries(root).unwrap_or_default();
@@ -265,7 +266,7 @@ fn not_a_store_error(root: &Path, schema: StoreSchema, missing: &str) -> Error {
     let error = Error::missing("the folder is neither a store nor empty")
         .at(root.display())
         .expected("a store (a folder with `store.json`), or an empty folder")
-        .found(format!("{missing}; {}{more}", shown.join(", ")));
+        .found(format!("{marker_state}; {}{more}", shown.join(", ")));
     if is_lost_store(root, schema) {
         return error.hint(
             "if this is a store that lost its `store.json`, rewrite it with \
@@ -301,11 +302,11 @@ mod tests {
     fn concurrently_created_store_is_recognized() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        assert_eq!(StoreMarker::unmarked(root, SCHEMA).unwrap(), None);
+        assert_eq!(StoreMarker::read_unmarked(root, SCHEMA).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
-        assert!(StoreMarker::unmarked(root, SCHEMA).is_err(), "a folder without marker was accepted");
+        assert!(StoreMarker::read_unmarked(root, SCHEMA).is_err(), "a folder without marker was accepted");
         StoreMarker::new(StoreSharing::All).create(root).unwrap();
-        assert_eq!(StoreMarker::unmarked(root, SCHEMA).unwrap(), Some(StoreMarker::new(StoreSharing::All)));
+        assert_eq!(StoreMarker::read_unmarked(root, SCHEMA).unwrap(), Some(StoreMarker::new(StoreSharing::All)));
     }
 
     #[test]
@@ -341,19 +342,19 @@ mod tests {
     #[test]
     fn folder_with_store_like_names_is_not_repaired() {
         for name in STORE_FOLDERS.into_iter().chain(["scores-v5"]) {
-            for mark in [None, Some("{\"form")] {
+            for marker in [None, Some("{\"form")] {
                 let folder = tempfile::tempdir().unwrap();
                 let root = folder.path();
                 fs::create_dir_all(root.join(name).join("empty")).unwrap();
                 fs::write(root.join(name).join("thesis.json"), "{\"id\": \"mine\"}").unwrap();
-                if let Some(text) = mark {
+                if let Some(text) = marker {
                     fs::write(root.join(MARKER_FILE), text).unwrap();
                 }
                 let error = StoreMarker::repair(root, SCHEMA).unwrap_err();
                 assert_eq!(error.exit_code(), 3, "{name}: {error}");
                 assert!(!error.to_string().contains("--repair"), "{name}: {error}");
                 assert!(root.join(name).join("empty").is_dir());
-                assert_eq!(fs::read_to_string(root.join(MARKER_FILE)).ok().as_deref(), mark, "{name}");
+                assert_eq!(fs::read_to_string(root.join(MARKER_FILE)).ok().as_deref(), marker, "{name}");
             }
         }
     }

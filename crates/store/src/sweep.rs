@@ -12,8 +12,8 @@ impl Store {
         let disk = &*self.disk;
         let known = processes::list_processes(disk, &self.root);
         worker::remove_dead_leases(disk, &self.root, self.schema, &known);
-        for left in self.abandoned_drafts().iter().filter(|left| left.dead) {
-            disk.remove_folder(&left.folder).ok();
+        for draft in self.abandoned_drafts().iter().filter(|draft| draft.dead) {
+            disk.remove_folder(&draft.folder).ok();
         }
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();

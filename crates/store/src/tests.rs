@@ -115,7 +115,7 @@ fn concurrent_rewrites_repair_damaged_objects() {
 }
 
 #[test]
-fn abandoned_draft_leaves_no_files() {
+fn dropped_draft_leaves_no_files() {
     let (folder, store) = store();
     let mut draft = store.draft().unwrap();
     draft.payload("a.bin").unwrap().close().unwrap();
@@ -149,21 +149,21 @@ fn only_drafts_of_dead_processes_are_removed() {
     let (_, killed) = plant_draft(folder.path(), "99999999-0123456789ab", &this_system, 99_999_999);
     let (record, remote_draft) = plant_draft(folder.path(), "5-0123456789ab", "another boot", 5);
     // The owner of this draft has no record. It may be a remote process whose record is not visible yet.
-    let nobodys = folder.path().join("drafts/77-0123456789ab.3");
-    fs::create_dir(&nobodys).unwrap();
+    let ownerless = folder.path().join("drafts/77-0123456789ab.3");
+    fs::create_dir(&ownerless).unwrap();
     assert_eq!(store.abandoned_drafts().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
     Store::open(folder.path(), SCHEMA).unwrap();
     assert!(!killed.exists(), "the draft of a dead process remains");
     assert!(
-        remote_draft.exists() && nobodys.exists() && record.exists(),
+        remote_draft.exists() && ownerless.exists() && record.exists(),
         "files of possibly running processes were removed"
     );
     assert_eq!(count_drafts(folder.path()), 3);
     set_old(&record);
-    set_old(&nobodys);
+    set_old(&ownerless);
     assert_eq!(store.abandoned_drafts().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), SCHEMA).unwrap();
-    assert!(!remote_draft.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
+    assert!(!remote_draft.exists() && !ownerless.exists() && !record.exists(), "files remain after the timeout");
     assert_eq!(count_drafts(folder.path()), 1);
     drop(draft);
 }
@@ -262,8 +262,8 @@ fn reserved_and_pinned_objects_are_not_discarded() {
     let third = Store::open(folder.path(), SCHEMA).unwrap();
     third.reserve([keys[3].hash()]).unwrap();
     let pin = store.pin([key(2)]);
-    let again = store.pin([key(2), key(3)]);
-    drop(again);
+    let second_pin = store.pin([key(2), key(3)]);
+    drop(second_pin);
     store.discard_unused(&keys).unwrap();
     assert_eq!(
         are_stored(&store, &keys),
@@ -301,7 +301,7 @@ fn clear_deaths_keeps_other_failed_attempts() {
 }
 
 #[test]
-fn process_presumed_dead_restores_its_record_and_roots() {
+fn process_presumed_dead_restores_its_record_and_hashes() {
     let (folder, store) = store();
     store.reserve(["x", "y"]).unwrap();
     let id = store.process().unwrap();

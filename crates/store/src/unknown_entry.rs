@@ -16,6 +16,7 @@ pub struct UnknownEntry {
     expected: &'static str,
 }
 
+/// Folders that contain only regular files.
 const FILE_FOLDERS: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
 /// Folders that contain folders of files.
 const NESTED_FOLDERS: [&str; 2] = ["attempts", "journals"];

@@ -53,6 +53,8 @@ pub(crate) struct Worker {
     /// Paths of the leases that this process holds. A lease file names only the process, so this set excludes other
     /// threads.
     held: Arc<Mutex<HashSet<PathBuf>>>,
+    /// For each process whose liveness the operating system cannot tell, the last observed heartbeat and the time at
+    /// which it changed.
     seen: Mutex<HashMap<String, (u64, Duration)>>,
     /// For each lease held by another process, the time it was last found contended, or first seen if it has not been
     /// contended yet.
@@ -103,9 +105,9 @@ impl Lease {
         }
         let (now, clock) = (self.disk.now(), SystemTime::now());
         let mut last_confirmed = lock(&self.last_confirmed);
-        let gone_by =
+        let elapsed =
             clock.duration_since(last_confirmed.1).map(|by_clock| by_clock.max(now.saturating_sub(last_confirmed.0)));
-        if gone_by.is_ok_and(|time| time < LEASE_RECHECK_INTERVAL) {
+        if elapsed.is_ok_and(|time| time < LEASE_RECHECK_INTERVAL) {
             return true;
         }
         let holds = self.is_own() && self.disk.exists(&self.record);
@@ -172,12 +174,12 @@ impl Worker {
             disk.make_folder(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
         }
         let mut worker = Self::new(root, schema, disk.process(), disk, gc_roots)?;
-        let mut heartbeat = worker.heartbeat();
+        let mut heartbeat = worker.new_heartbeat();
         worker.heartbeat = Some(worker.disk.run_periodically(HEARTBEAT_INTERVAL, Box::new(move || heartbeat.beat())));
         Ok(worker)
     }
 
-    fn heartbeat(&self) -> Heartbeat {
+    fn new_heartbeat(&self) -> Heartbeat {
         let disk = Arc::clone(&self.disk);
         let gc_roots = Arc::clone(&self.gc_roots);
         Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), gc_roots }
@@ -228,13 +230,13 @@ impl Worker {
             return LeaseResult::Contended(self.process.clone());
         }
         // Remove only the entry in `held`. The lease file belongs to another process.
-        let theirs = |process| {
+        let contended = |process| {
             lock(&self.held).remove(&path);
             lock(&self.last_contended).insert(name.to_owned(), self.disk.now());
             LeaseResult::Contended(process)
         };
         for _ in 0..MAX_LEASE_ATTEMPTS {
-            match self.mark(&path) {
+            match self.create_lease_file(&path) {
                 Ok(()) => return LeaseResult::Acquired(self.new_lease(path, true)),
                 Err(error) if is_name_taken(&error) => {}
                 // If the lease cannot be written, other processes may duplicate the work, which only costs time.
@@ -246,7 +248,7 @@ impl Worker {
                 Some(lease_record) if lease_record.id == self.process.id => {
                     return LeaseResult::Acquired(self.new_lease(path, true));
                 }
-                Some(process) if self.is_alive(&process) => return theirs(process),
+                Some(process) if self.is_alive(&process) => return contended(process),
                 Some(dead) => {
                     if self.break_lease(&path, Some(&dead)) {
                         record_death(&*self.disk, &self.leases, self.schema, name, &dead);
@@ -258,7 +260,7 @@ impl Worker {
             }
         }
         // The lease exists but is not visible yet because of caching.
-        theirs(Process::unknown(""))
+        contended(Process::unknown(""))
     }
 
     fn new_lease(&self, path: PathBuf, is_written: bool) -> Lease {
@@ -268,12 +270,13 @@ impl Worker {
         Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), is_written, last_confirmed, held }
     }
 
-    /// Returns whether a contended lease is still held, using one listing for all leases.
+    /// Returns whether a lease that was found contended within [`PROBE_INTERVAL`] is still in the listing of all
+    /// leases. Does not check its owner.
     pub(crate) fn is_still_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
-        let lately =
+        let was_contended =
             lock(&self.last_contended).get(name).is_some_and(|&time| now.saturating_sub(time) < PROBE_INTERVAL);
-        lately && self.with_leases(|leases| leases.contains(name))
+        was_contended && self.with_leases(|leases| leases.contains(name))
     }
 
     /// Returns whether the listing contains a lease. To make the caller check the owners of long-held leases, returns
@@ -308,12 +311,12 @@ impl Worker {
 
     /// Creates the lease file `path` as a hard link to this process's record, or as a copy without hard links. Fails if
     /// the file exists.
-    fn mark(&self, path: &Path) -> io::Result<()> {
-        let mut linked = self.link(path);
+    fn create_lease_file(&self, path: &Path) -> io::Result<()> {
+        let mut linked = self.link_record(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // The record of this process may have been removed. Without it, this process would count as dead.
             restore_record(&*self.disk, &self.record, &self.process, &self.gc_roots);
-            linked = self.link(path);
+            linked = self.link_record(path);
         }
         match linked {
             Ok(()) if fault::is_set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
@@ -323,7 +326,7 @@ impl Worker {
     }
 
     /// Links the record of this process to the path of a lease.
-    fn link(&self, path: &Path) -> io::Result<()> {
+    fn link_record(&self, path: &Path) -> io::Result<()> {
         match fault::is_set("no-links") {
             true => Err(ErrorKind::Unsupported.into()),
             false => self.disk.link(&self.record, path),
@@ -335,22 +338,22 @@ impl Worker {
     fn break_lease(&self, path: &Path, dead: Option<&Process>) -> bool {
         // Use a unique name each time. If the lease is a folder, it cannot be removed below and keeps that name until
         // `cache verify` reports it.
-        static MOVED_LEASES: AtomicU64 = AtomicU64::new(0);
-        let aside = self.leases.join(format!("{}.{}.dead", self.process.id, MOVED_LEASES.fetch_add(1, Relaxed)));
+        static NEXT_MOVED_LEASE_ID: AtomicU64 = AtomicU64::new(0);
+        let aside = self.leases.join(format!("{}.{}.dead", self.process.id, NEXT_MOVED_LEASE_ID.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }
-        let other = match (dead, processes::read(&*self.disk, &aside)) {
+        let is_other = match (dead, processes::read(&*self.disk, &aside)) {
             (Some(dead), Some(caught)) => caught.id != dead.id,
             _ => false,
         };
-        if other && self.disk.link(&aside, path).is_err() {
+        if is_other && self.disk.link(&aside, path).is_err() {
             // Copy the lease back if links are unsupported. If another process took it in the meantime, that lease
             // stays.
             self.disk.read(&aside).and_then(|record| self.disk.create(path, &record)).ok();
         }
         self.disk.remove(&aside).ok();
-        !other
+        !is_other
     }
 
     /// Returns whether a process is alive. Unknown processes count as alive.
@@ -361,7 +364,7 @@ impl Worker {
         // Read the heartbeat from the process record, because a copied lease does not change. A process without a
         // record is dead.
         let record = self.processes.join(format!("{}.json", process.id));
-        let now_at = match processes::read(&*self.disk, &record) {
+        let current_beat = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,
             None if !self.disk.exists(&record) => return false,
             // An unreadable record shows no heartbeat and counts as unchanged.
@@ -372,10 +375,10 @@ impl Worker {
         let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
             // At the first observation, the record may already have been unchanged for a long time.
             let before = self.disk.age(&record, self.disk.file_system_time(&self.processes)).unwrap_or_default();
-            (now_at, now.saturating_sub(before))
+            (current_beat, now.saturating_sub(before))
         });
-        if *beat != now_at {
-            (*beat, *since) = (now_at, now);
+        if *beat != current_beat {
+            (*beat, *since) = (current_beat, now);
         }
         now.saturating_sub(*since) <= STALE_AFTER
     }

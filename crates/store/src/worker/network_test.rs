@@ -15,12 +15,12 @@ struct Machine {
     work: Option<(usize, Lease)>,
 }
 
-fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
+fn start_machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
     let gc_roots = Arc::new(GcRoots::new(Arc::<Client>::clone(&disk)));
     let worker =
         Worker::new(Path::new("/store"), SCHEMA, disk.process(), Arc::<Client>::clone(&disk), gc_roots).unwrap();
-    Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
+    Machine { heartbeat: worker.new_heartbeat(), disk, worker, work: None }
 }
 
 /// Statistics of a simulation.
@@ -34,9 +34,9 @@ struct Outcome {
 }
 
 /// Deterministic pseudorandom number generator.
-struct Draws(u64);
+struct RandomDraws(u64);
 
-impl Draws {
+impl RandomDraws {
     fn below(&mut self, count: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % count
@@ -45,12 +45,12 @@ impl Draws {
 
 /// Simulates `machines` workers doing `jobs` jobs of 30 s each. A worker dies in `deaths_in_100` percent of its jobs
 /// and is replaced.
-fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
+fn simulate(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
-    let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
+    let mut all: Vec<Machine> = (0..machines).map(|number| start_machine(&server, number, network)).collect();
     // Times of each machine's next action and next heartbeat, in milliseconds.
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
-    let mut draws = Draws(seed);
+    let mut draws = RandomDraws(seed);
     let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
     while !(0..jobs).all(|job| server.file(&done_path(job)).is_some()) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
@@ -70,7 +70,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 // A dead worker leaves its leases and its record behind.
                 std::mem::forget(lease);
                 outcome.deaths += 1;
-                let fresh = machine(&server, machines + outcome.deaths, network);
+                let fresh = start_machine(&server, machines + outcome.deaths, network);
                 let Machine { worker, .. } = std::mem::replace(current, fresh);
                 std::mem::forget(worker);
             } else {
@@ -114,7 +114,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 
 #[test]
 fn no_job_is_duplicated_on_a_consistent_network() {
-    let outcome = play(8, 200, Network::default(), 0, 1);
+    let outcome = simulate(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
     // Eight jobs run at a time and take 30 s each. Allow twice the ideal time.
     assert!(outcome.seconds < 2 * 200 / 8 * 30, "{outcome:?}");
@@ -123,7 +123,7 @@ fn no_job_is_duplicated_on_a_consistent_network() {
 #[test]
 fn faulty_network_loses_no_job_and_causes_few_duplicates() {
     for seed in 1..=8 {
-        let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
+        let outcome = simulate(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
         println!("{outcome:?}");
         // `done` includes the jobs of dead workers, and jobs repeated because their results were not visible yet.
         assert!(outcome.done - outcome.deaths <= 2 * outcome.jobs, "{outcome:?}");
@@ -133,7 +133,7 @@ fn faulty_network_loses_no_job_and_causes_few_duplicates() {
 
 #[test]
 fn leases_of_dead_processes_are_taken_over() {
-    let outcome = play(4, 40, Network::default(), 20, 3);
+    let outcome = simulate(4, 40, Network::default(), 20, 3);
     assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
 }
 
@@ -141,7 +141,7 @@ fn leases_of_dead_processes_are_taken_over() {
 #[test]
 fn waiting_worker_needs_under_two_operations_per_second() {
     let server = Arc::new(Server::default());
-    let [mut busy, mut idle] = [0, 1].map(|number| machine(&server, number, Network::default()));
+    let [mut busy, mut idle] = [0, 1].map(|number| start_machine(&server, number, Network::default()));
     let names: Vec<String> = (0..300).map(|job| format!("job-{job}")).collect();
     let held: Vec<Lease> = names
         .iter()
@@ -166,7 +166,7 @@ fn waiting_worker_needs_under_two_operations_per_second() {
     let waiting = (server.operations() - before) as f64 / 600.0;
     let before = server.operations();
     drop(held);
-    let given_back = (server.operations() - before) as f64 / 300.0;
+    let releasing = (server.operations() - before) as f64 / 300.0;
     server.set(Duration::from_secs(700));
     let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
@@ -178,7 +178,7 @@ fn waiting_worker_needs_under_two_operations_per_second() {
     let taken: Vec<Lease> = taken.collect();
     let leased = (server.operations() - before) as f64 / 300.0;
     assert_eq!(taken.len(), 300);
-    println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", leased + given_back);
+    println!("waiting: {waiting:.2} operations a second; working: {:.2} for each chunk", leased + releasing);
     assert!(waiting < 2.0, "{waiting}");
-    assert!(leased + given_back < 4.0, "{leased} {given_back}");
+    assert!(leased + releasing < 4.0, "{leased} {releasing}");
 }

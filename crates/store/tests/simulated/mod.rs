@@ -1,4 +1,5 @@
-//! Simulated disk and clock, for the tests of this crate and of complete grids (`src/pipeline/exec/run/play_test.rs`).
+//! Simulated disk and clock, for the tests of this crate and of complete grids
+//! (`src/pipeline/exec/grid_run/play_test.rs`).
 #![allow(dead_code, reason = "no test uses all items of this module")]
 
 pub(crate) mod network;

@@ -123,7 +123,7 @@ impl Client {
     }
 
     /// Returns the owner of another process's lease, or `None` for other files.
-    fn owner_of_claim(&self, path: &Path) -> Option<String> {
+    fn foreign_lease_owner(&self, path: &Path) -> Option<String> {
         let (folder, name) = split(path);
         let text = self.server.file(path).filter(|_| folder.ends_with("/claims") && !name.ends_with(".dead"))?;
         let record: serde_json::Value = serde_json::from_slice(&text).ok()?;
@@ -311,7 +311,7 @@ impl Disk for Client {
         if !self.server.has(from) {
             return Err(missing());
         }
-        if self.owner_of_claim(from).is_some_and(|id| lock(&self.server.living).contains(&id)) {
+        if self.foreign_lease_owner(from).is_some_and(|id| lock(&self.server.living).contains(&id)) {
             self.server.stolen_leases.fetch_add(1, Relaxed);
         }
         let from_text = text(from);
@@ -339,7 +339,7 @@ impl Disk for Client {
         if self.server.is_folder(path) {
             return Err(ErrorKind::IsADirectory.into());
         }
-        if self.owner_of_claim(path).is_some_and(|id| lock(&self.server.living).contains(&id)) {
+        if self.foreign_lease_owner(path).is_some_and(|id| lock(&self.server.living).contains(&id)) {
             self.server.removed.fetch_add(1, Relaxed);
         }
         self.server.take(path).map(drop).ok_or_else(missing)
@@ -365,7 +365,7 @@ impl Disk for Client {
         self.server.take(path).map(drop).ok_or_else(missing)
     }
 
-    fn remove_empty(&self, path: &Path) -> io::Result<()> {
+    fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
         self.change("remove_empty", &[path])?;
         match lock(&self.server.folders).get(&text(path)).map(BTreeMap::is_empty) {
             Some(true) => {}

@@ -29,7 +29,7 @@ struct ClockState {
     /// Counter that orders simultaneous events and identifies actions.
     number: u64,
     queue: BinaryHeap<Reverse<(Duration, u64, EventKind)>>,
-    acting: HashMap<u64, TimerAction>,
+    actions: HashMap<u64, TimerAction>,
     /// Counter for each process, incremented when a sleep starts and when it ends. Identifies the current sleep.
     sleeps: Vec<u64>,
     /// Number of processes that have not ended.
@@ -94,11 +94,11 @@ impl Time {
                     let ended = catch_unwind(AssertUnwindSafe(|| run(time, process)));
                     // The process has ended, so the next one continues.
                     lock(&time.now).alive -= 1;
-                    time.pass_on(None);
+                    time.run_next_event(None);
                     ended.unwrap_or_else(|panic| resume_unwind(panic));
                 });
             }
-            time.pass_on(None);
+            time.run_next_event(None);
         });
         time.now()
     }
@@ -114,7 +114,7 @@ impl Time {
         let sleep = now.sleeps[process];
         now.at(until, EventKind::Wake { process, sleep });
         drop(now);
-        self.pass_on(Some(process));
+        self.run_next_event(Some(process));
     }
 
     /// Wakes a sleeping process.
@@ -127,26 +127,27 @@ impl Time {
 
     /// Runs `act` periodically until the returned timer is dropped.
     pub(crate) fn every(self: &Arc<Self>, period: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
-        self.acting(period, Some(period), act)
+        self.schedule(period, Some(period), act)
     }
 
     /// Runs `act` once after a delay, unless the returned timer is dropped first.
-    pub(crate) fn after(self: &Arc<Self>, while_: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
-        self.acting(while_, None, act)
+    pub(crate) fn after(self: &Arc<Self>, delay: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
+        self.schedule(delay, None, act)
     }
 
-    fn acting(self: &Arc<Self>, first: Duration, period: Option<Duration>, act: Box<dyn FnMut() + Send>) -> Timer {
+    /// Schedules `act` after the delay `first`, and then every `period` if given.
+    fn schedule(self: &Arc<Self>, first: Duration, period: Option<Duration>, act: Box<dyn FnMut() + Send>) -> Timer {
         let mut now = lock(&self.now);
         let due = now.time + first;
         let number = now.number + 1;
         now.at(due, EventKind::Act(number));
-        now.acting.insert(number, TimerAction { act: Arc::new(Mutex::new(act)), period });
+        now.actions.insert(number, TimerAction { act: Arc::new(Mutex::new(act)), period });
         Timer { time: Arc::clone(self), number }
     }
 
     /// Processes events until a process wakes. If that process is `waiting`, returns at once. Otherwise, blocks the
     /// thread of `waiting` until its own wake-up.
-    fn pass_on(&self, waiting: Option<usize>) {
+    fn run_next_event(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);
             let Some(Reverse((due, _, what))) = now.queue.pop() else { return };
@@ -170,13 +171,13 @@ impl Time {
                 }
                 EventKind::Wake { .. } => {}
                 EventKind::Act(number) => {
-                    let Some(acting) = now.acting.get(&number) else { continue };
-                    let act = Arc::clone(&acting.act);
-                    let period = acting.period;
+                    let Some(action) = now.actions.get(&number) else { continue };
+                    let act = Arc::clone(&action.act);
+                    let period = action.period;
                     now.time = due;
                     match period {
                         Some(period) => now.at(due + period, what),
-                        None => drop(now.acting.remove(&number)),
+                        None => drop(now.actions.remove(&number)),
                     }
                     drop(now);
                     lock(&act)();
@@ -194,6 +195,6 @@ pub(crate) struct Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        lock(&self.time.now).acting.remove(&self.number);
+        lock(&self.time.now).actions.remove(&self.number);
     }
 }
