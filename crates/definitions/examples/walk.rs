@@ -71,19 +71,19 @@ impl Stats {
 
     fn add_task(&mut self, name: &str, node: &Node) {
         self.tasks += 1;
-        let read = Definition::read(node);
+        let definition = Definition::read(node);
         if node.hook().is_some() {
             self.hooked += 1;
-            self.supported_hooks += u32::from(read.is_ok());
+            self.supported_hooks += u32::from(definition.is_ok());
             return;
         }
         self.plain += 1;
-        match read {
+        match definition {
             Ok(_) => self.supported += 1,
             Err(error) => {
                 let reason = error.parts().what.clone();
-                let found = self.reasons.entry(reason).or_insert((0, format!("{name}: {}", error.one_line())));
-                found.0 += 1;
+                let entry = self.reasons.entry(reason).or_insert((0, format!("{name}: {}", error.one_line())));
+                entry.0 += 1;
             }
         }
     }

@@ -130,8 +130,8 @@ impl Aggregation {
                 sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
             }
             Self::NanMean => {
-                let sound: Vec<f64> = numbers.filter(|number| !number.is_nan()).collect();
-                sound.iter().sum::<f64>() / sound.len() as f64
+                let valid: Vec<f64> = numbers.filter(|number| !number.is_nan()).collect();
+                valid.iter().sum::<f64>() / valid.len() as f64
             }
             Self::Perplexity => (-(numbers.sum::<f64>() / count)).exp(),
             Self::WeightedPerplexity => (-weighted_mean(items)).exp(),
@@ -192,7 +192,7 @@ impl Aggregation {
         let draws = match self {
             Self::Mean => {
                 let numbers: Vec<f64> = items.iter().filter_map(Item::number).collect();
-                return Ok(Some(deviation(&numbers) / (items.len() as f64).sqrt()));
+                return Ok(Some(standard_deviation(&numbers) / (items.len() as f64).sqrt()));
             }
             Self::Bleu | Self::Chrf | Self::Ter => draws.min(SLOW_METRIC_BOOTSTRAP_DRAWS),
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,
@@ -201,12 +201,12 @@ impl Aggregation {
         let chunk = draws.min(1000);
         let chunks = (0..draws / chunk).into_par_iter();
         let scores: Vec<Vec<f64>> =
-            chunks.map(|seed| self.resampled(items, seed as u64, chunk)).collect::<Result<_>>()?;
-        Ok(Some(deviation(&scores.concat())))
+            chunks.map(|seed| self.score_resamples(items, seed as u64, chunk)).collect::<Result<_>>()?;
+        Ok(Some(standard_deviation(&scores.concat())))
     }
 
     /// Scores `count` bootstrap samples of `items`, each drawn with replacement.
-    fn resampled(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
+    fn score_resamples(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
         let mut random = PythonRandom::new(seed);
         let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
         let scores = (0..count).map(|_| {
@@ -221,11 +221,11 @@ impl Aggregation {
 fn pairs<'a>(items: &[&'a Item]) -> Vec<(&'a str, &'a str)> {
     let pairs = items
         .iter()
-        .filter_map(|item| if let Item::Texts(texts, text) = item { Some((&**texts, &**text)) } else { None });
+        .filter_map(|item| if let Item::Texts(reference, text) = item { Some((&**reference, &**text)) } else { None });
     pairs.collect()
 }
 
-fn deviation(numbers: &[f64]) -> f64 {
+fn standard_deviation(numbers: &[f64]) -> f64 {
     let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
     (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0)).sqrt()
 }
@@ -247,39 +247,39 @@ fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
     items
         .iter()
         .filter_map(|item| match item {
-            Item::Labels(right, predicted) => Some((right.as_int().unwrap_or(-100), *predicted)),
+            Item::Labels(gold, predicted) => Some((gold.as_int().unwrap_or(-100), *predicted)),
             _ => None,
         })
         .collect()
 }
 
 /// Returns how often a label is predicted correctly, how often it is the gold label, and how often it is predicted.
-fn counts(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
+fn count_label(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
     (
-        count_labels(&|(r, p)| *r == label && *p == label, labels),
-        count_labels(&|(r, _)| *r == label, labels),
-        count_labels(&|(_, p)| *p == label, labels),
+        count_pairs(&|(gold, predicted)| *gold == label && *predicted == label, labels),
+        count_pairs(&|(gold, _)| *gold == label, labels),
+        count_pairs(&|(_, predicted)| *predicted == label, labels),
     )
 }
 
-fn count_labels(test: &dyn Fn(&(i64, i64)) -> bool, labels: &[(i64, i64)]) -> f64 {
+fn count_pairs(test: &dyn Fn(&(i64, i64)) -> bool, labels: &[(i64, i64)]) -> f64 {
     labels.iter().filter(|pair| test(pair)).count() as f64
 }
 
 fn f1(labels: &[(i64, i64)], label: i64) -> f64 {
-    let (both, right, predicted) = counts(labels, label);
-    if right + predicted == 0.0 { 0.0 } else { 2.0 * both / (right + predicted) }
+    let (both, gold, predicted) = count_label(labels, label);
+    if gold + predicted == 0.0 { 0.0 } else { 2.0 * both / (gold + predicted) }
 }
 
-fn distinct(labels: &[(i64, i64)]) -> Vec<i64> {
-    let mut all: Vec<i64> = labels.iter().flat_map(|(right, predicted)| [*right, *predicted]).collect();
+fn distinct_labels(labels: &[(i64, i64)]) -> Vec<i64> {
+    let mut all: Vec<i64> = labels.iter().flat_map(|(gold, predicted)| [*gold, *predicted]).collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
 fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
-    let all = distinct(labels);
+    let all = distinct_labels(labels);
     if all.len() > 2 || all.len() == 2 && !all.contains(&1) {
         return Err(Error::bad_input("`f1` requires the labels 0 and 1")
             .found(format!("labels {all:?}"))
@@ -291,10 +291,10 @@ fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
 fn weighted_f1(labels: &[(i64, i64)]) -> f64 {
     let mut sum = 0.0;
     let mut weights = 0.0;
-    for label in distinct(labels) {
-        let right = counts(labels, label).1;
-        sum += f1(labels, label) * right;
-        weights += right;
+    for label in distinct_labels(labels) {
+        let gold = count_label(labels, label).1;
+        sum += f1(labels, label) * gold;
+        weights += gold;
     }
     sum / weights
 }
@@ -303,17 +303,17 @@ fn matthews(labels: &[(i64, i64)]) -> f64 {
     let n = labels.len() as f64;
     let mut both = 0.0;
     let mut cross = 0.0;
-    let mut right = 0.0;
+    let mut gold = 0.0;
     let mut predicted = 0.0;
-    for label in distinct(labels) {
-        let (b, r, p) = counts(labels, label);
+    for label in distinct_labels(labels) {
+        let (b, g, p) = count_label(labels, label);
         both += b;
-        cross += r * p;
-        right += r * r;
+        cross += g * p;
+        gold += g * g;
         predicted += p * p;
     }
-    let spread = (n * n - right) * (n * n - predicted);
-    if spread == 0.0 { 0.0 } else { (both * n - cross) / spread.sqrt() }
+    let product = (n * n - gold) * (n * n - predicted);
+    if product == 0.0 { 0.0 } else { (both * n - cross) / product.sqrt() }
 }
 
 fn brier(items: &[&Item]) -> Result<f64> {

@@ -32,7 +32,7 @@ fn max_text_bytes() -> u64 {
     (TextLimit::current().bytes() / 1_000).max(MAX_TEXT_BYTES)
 }
 
-fn megabytes(bytes: u64) -> String {
+fn format_megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
@@ -44,12 +44,12 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
     let mut rest = source;
     while let Some(open) = next_tag(rest) {
         rest = &rest[open + 2..];
-        let (operators, end) = operators(rest);
+        let (operators, end) = count_operators(rest);
         if operators > MAX_OPERATORS {
             let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
             return Err(Error::bad_input("a template expression has too many operators")
                 .at(format!("line {line} of the template"))
-                .expected(format!("at most {MAX_OPERATORS}"))
+                .expected(format!("at most {MAX_OPERATORS} operators"))
                 .found(operators));
         }
         rest = &rest[end..];
@@ -62,22 +62,21 @@ pub(crate) fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
-/// Returns the number of operators in a tag, and the byte offset of its end. `code` starts after the opening `{{` or
-/// `{%`.
-fn operators(code: &str) -> (usize, usize) {
+/// Counts the operators in a tag. Returns their number, and the byte offset of the end of the tag. `code` starts after
+/// the opening `{{` or `{%`.
+fn count_operators(code: &str) -> (usize, usize) {
     const OPERATOR_WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;
     let mut quote = None;
     let mut last = ' ';
-    // Byte offset at which the current word starts.
-    let mut word = 0;
+    let mut word_start = 0;
     for (position, c) in code.char_indices() {
         if quote.is_none() && (c.is_alphanumeric() || c == '_') {
             last = c;
             continue;
         }
-        count += usize::from(OPERATOR_WORDS.contains(&&code[word..position]));
-        word = position + c.len_utf8();
+        count += usize::from(OPERATOR_WORDS.contains(&&code[word_start..position]));
+        word_start = position + c.len_utf8();
         match quote {
             Some(mark) if c == mark && last != '\\' => quote = None,
             Some(_) => {}
@@ -99,7 +98,7 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
         0..=MAX_PATTERN_CHARS => Ok(()),
         count => Err(Error::bad_input("a regular expression is too long")
             .expected(format!("at most {MAX_PATTERN_CHARS} characters"))
-            .found(count)),
+            .found(format!("{count} characters"))),
     }
 }
 
@@ -118,8 +117,8 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
     let max = MAX_ROW_TEXTS * max_text_bytes();
     if row.len() as u64 > max {
         return Err(Error::bad_input("a row is too long")
-            .expected(format!("at most {}", megabytes(max)))
-            .found(megabytes(row.len() as u64)));
+            .expected(format!("at most {}", format_megabytes(max)))
+            .found(format_megabytes(row.len() as u64)));
     }
     Ok(())
 }
@@ -134,10 +133,10 @@ pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     {
         return Err(Error::bad_input("a row has too many columns")
             .at(location)
-            .expected(format!("at most {MAX_COLUMNS}"))
-            .found(pairs.len()));
+            .expected(format!("at most {MAX_COLUMNS} columns"))
+            .found(format!("{} columns", pairs.len())));
     }
-    check_text(longest_text(value)).map_err(|error| error.at(location))
+    check_text(longest_text_bytes(value)).map_err(|error| error.at(location))
 }
 
 /// Checks the length of a text before it is tokenized.
@@ -150,16 +149,16 @@ pub(crate) fn check_text(bytes: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::bad_input("a text is too long to be tokenized")
-        .expected(format!("at most {}", megabytes(max)))
-        .found(megabytes(bytes as u64))
+        .expected(format!("at most {}", format_megabytes(max)))
+        .found(format_megabytes(bytes as u64))
         .hint("split the text into several rows, or raise the limit with `--text GB`"))
 }
 
-fn longest_text(value: &Value) -> usize {
+fn longest_text_bytes(value: &Value) -> usize {
     match value {
         Value::Text(text) => text.len(),
-        Value::List(items) => items.iter().map(longest_text).max().unwrap_or(0),
-        Value::Map(pairs) => pairs.iter().map(|(_, value)| longest_text(value)).max().unwrap_or(0),
+        Value::List(items) => items.iter().map(longest_text_bytes).max().unwrap_or(0),
+        Value::Map(pairs) => pairs.iter().map(|(_, value)| longest_text_bytes(value)).max().unwrap_or(0),
         _ => 0,
     }
 }
@@ -178,7 +177,7 @@ mod tests {
             ("{{ android in notes }}", 1),
             ("{{ a if b else c }}", 2),
         ] {
-            assert_eq!(super::operators(&source[2..]).0, operators, "{source}");
+            assert_eq!(count_operators(&source[2..]).0, operators, "{source}");
         }
         for unit in ["1+", "q~", "not ", "1 if q else ", "-", "q.a.", "q[0]", "x|trim|", "1 or ", "a is b "] {
             let error = check_operators(&format!("a\n{{{{ {}1 }}}}", unit.repeat(MAX_OPERATORS + 1))).unwrap_err();

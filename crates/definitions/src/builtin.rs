@@ -79,7 +79,8 @@ pub fn rows(definition: &Definition, files: &[PathBuf]) -> Result<Vec<Row>> {
     Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", definition.name)))?.concat())
 }
 
-/// Returns the gold answers and other data for scoring tokenized documents.
+/// Returns the data for scoring tokenized documents: gold answers, and the length of each choice in characters, bytes
+/// and tokens.
 ///
 /// # Errors
 /// Fails if the tokens do not match the documents or a gold answer is not an index.
@@ -92,12 +93,12 @@ pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<TokenizedRequest>]) -
         )));
     }
     let documents: Vec<Result<Questions>> =
-        tokens.par_iter().enumerate().map(|(id, tokens)| question(known, task, id, tokens)).collect();
+        tokens.par_iter().enumerate().map(|(id, tokens)| build_questions(known, task, id, tokens)).collect();
     let documents = documents.into_iter().collect::<Result<_>>()?;
     Ok(Solutions::new(known, task.original, documents))
 }
 
-fn question(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) -> Result<Questions> {
+fn build_questions(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) -> Result<Questions> {
     let (choices, gold) = task.solution(id)?;
     if tokens.len() != choices.len() {
         let found = format!("{} requests for {} choices", tokens.len(), choices.len());

@@ -242,8 +242,8 @@ fn unlabeled_rows_are_rejected_unless_some_have_labels() {
     labeled["label"] = json!(0);
     assert!(render_last("rte", vec![labeled.clone(), rte.clone()]).is_ok());
     assert_eq!(unlabeled(vec![labeled.clone(), labeled.clone()]), None);
-    let said = unlabeled(vec![labeled, rte.clone(), rte]).unwrap();
-    assert!(said.starts_with("2 of 3 documents have no label") && said.contains(":2"), "{said}");
+    let message = unlabeled(vec![labeled, rte.clone(), rte]).unwrap();
+    assert!(message.starts_with("2 of 3 documents have no label") && message.contains(":2"), "{message}");
 }
 
 fn unlabeled(rows: Vec<Value>) -> Option<String> {

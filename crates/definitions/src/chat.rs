@@ -20,7 +20,7 @@ use crate::bounds::check_operators;
 use crate::exchange::{python, variables};
 use crate::jinja::reset_render_state;
 use crate::prompt::{Message, Role};
-use crate::template::{compile, environment, render_catching_panics, template_error};
+use crate::template::{compile, create_environment, render_catching_panics, template_error};
 use crate::value::{JsonStyle, Value};
 
 /// Marker that transformers appends to the last message, so that it can find the end of the message in the rendered
@@ -76,7 +76,7 @@ impl ChatTemplate {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
                 // Some models list several named templates.
-                Some(Value::List(several)) => several
+                Some(Value::List(templates)) => templates
                     .iter()
                     .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
                     .and_then(|one| one.get("template")?.as_text().map(str::to_owned)),
@@ -109,9 +109,9 @@ impl ChatTemplate {
     fn from_gguf(path: &Path) -> Result<Self> {
         const KEY: &str = "tokenizer.chat_template";
         let file = Gguf::open(path)?;
-        let beside = parts::sibling_file(path, TEMPLATE_FILE);
+        let template_path = parts::sibling_file(path, TEMPLATE_FILE);
         let (source, location) = match file.text(KEY)? {
-            _ if beside.exists() => (read_template(&beside)?, beside.display().to_string()),
+            _ if template_path.exists() => (read_template(&template_path)?, template_path.display().to_string()),
             Some(text) => (text.to_owned(), file.location(KEY)),
             None => {
                 return Err(template_file_error("the model has no chat template", path)
@@ -135,7 +135,7 @@ impl ChatTemplate {
     /// Fails if the template is invalid.
     pub fn new(source: &str, tokens: Vec<(Value, Value)>, location: &str) -> Result<Self> {
         static LENIENT_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
-            let mut environment = environment();
+            let mut environment = create_environment();
             if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
                 environment.set_syntax(syntax);
             }
@@ -171,8 +171,8 @@ impl ChatTemplate {
     /// Fails if the template raises an exception, exceeds the step limit, or omits the message to continue.
     pub fn render(&self, messages: &[Message], continued: bool) -> Result<String> {
         self.render_once(messages, continued).or_else(|error| {
-            let others: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
-            if others.len() == messages.len() { Err(error) } else { self.render_once(&others, continued) }
+            let non_system: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
+            if non_system.len() == messages.len() { Err(error) } else { self.render_once(&non_system, continued) }
         })
     }
 
@@ -180,15 +180,15 @@ impl ChatTemplate {
         activity::record_start(format_args!("{}, chat template", self.location));
         reset_render_state();
         let last = messages.len().saturating_sub(1);
-        let shown = messages.iter().enumerate().map(|(index, one)| {
-            let mark = if continued && index == last { CONTINUE_MARKER } else { "" };
+        let message_maps = messages.iter().enumerate().map(|(index, one)| {
+            let marker = if continued && index == last { CONTINUE_MARKER } else { "" };
             Value::Map(vec![
                 (Value::from("role"), Value::from(one.role.name())),
-                (Value::from("content"), Value::Text(format!("{}{mark}", one.content))),
+                (Value::from("content"), Value::Text(format!("{}{marker}", one.content))),
             ])
         });
         let mut context = vec![
-            (Value::from("messages"), Value::List(shown.collect())),
+            (Value::from("messages"), Value::List(message_maps.collect())),
             (Value::from("tools"), Value::None),
             (Value::from("documents"), Value::None),
             (Value::from("add_generation_prompt"), Value::Bool(!continued)),
@@ -212,8 +212,12 @@ impl ChatTemplate {
                 .hint("remove `gen_prefix` or the chat template")
         })?;
         // If the template trimmed the space after the marker, trim the whitespace before the marker too.
-        let is_whole_mark = text[start..].starts_with(CONTINUE_MARKER);
-        Ok(if is_whole_mark { text[..start].to_owned() } else { text[..start].trim_end_matches(is_space).to_owned() })
+        let has_whole_marker = text[start..].starts_with(CONTINUE_MARKER);
+        Ok(if has_whole_marker {
+            text[..start].to_owned()
+        } else {
+            text[..start].trim_end_matches(is_space).to_owned()
+        })
     }
 }
 

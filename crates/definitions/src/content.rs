@@ -38,10 +38,10 @@ impl Definition {
     /// Returns the keys that determine the requests, with their values, as a Python literal. For the same rows and
     /// number of few-shot examples, definitions with equal literals produce equal requests.
     pub fn request_keys(&self) -> String {
-        let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
-        let mut all = self.part(|key| !IGNORED_KEYS.contains(&key) && !SCORING_KEYS.contains(&key));
+        let scores_without_context = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
+        let mut all = self.select_keys(|key| !IGNORED_KEYS.contains(&key) && !SCORING_KEYS.contains(&key));
         all.set("repeats", Value::Int(i64::try_from(self.repeats).unwrap_or(i64::MAX)));
-        if bare {
+        if scores_without_context {
             all.set("acc_mutual_info", Value::Bool(true));
         }
         all.repr()
@@ -53,11 +53,11 @@ impl Definition {
 
     /// Returns the keys that determine how answers are scored, with their values, as a Python literal.
     pub fn scoring_keys(&self) -> String {
-        self.part(|key| SCORING_KEYS.contains(&key)).repr()
+        self.select_keys(|key| SCORING_KEYS.contains(&key)).repr()
     }
 
     /// Returns the keys that `keep` accepts and their values, sorted by key.
-    fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
+    fn select_keys(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs
             .iter()
@@ -98,15 +98,15 @@ impl<'de> Deserialize<'de> for Definition {
         let WrittenDefinition { file, line, source } = WrittenDefinition::deserialize(deserializer)?;
         let location = SourceLocation { file: file.as_str().into(), line };
         let value = literal(&source).ok_or_else(|| Error::bad_input("invalid stored task definition").at(&location));
-        let read = value.and_then(|value| Self::read(&node(value, &location)));
+        let read = value.and_then(|value| Self::read(&to_node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }
 }
 
-fn node(value: Value, location: &SourceLocation) -> Node {
+fn to_node(value: Value, location: &SourceLocation) -> Node {
     let tree = match value {
-        Value::List(items) => Tree::List(items.into_iter().map(|item| node(item, location)).collect()),
-        Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, node(value, location))).collect()),
+        Value::List(items) => Tree::List(items.into_iter().map(|item| to_node(item, location)).collect()),
+        Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, to_node(value, location))).collect()),
         other => Tree::Scalar(other),
     };
     Node { tree, location: location.clone() }

@@ -142,7 +142,7 @@ impl Definition {
     pub fn read(node: &Node) -> Result<Self> {
         let name = node.get("task").and_then(Node::text).map(str::to_owned);
         let name = name.ok_or_else(|| value_error("task", "a name", node.get("task").unwrap_or(node)))?;
-        let checked = node.check_finite("").and_then(|()| KeyReader { node }.definition(name.clone()));
+        let checked = node.check_finite("").and_then(|()| KeyReader { node }.read_definition(name.clone()));
         checked.map_err(|error| error.at(format!("task {name}")))
     }
 }

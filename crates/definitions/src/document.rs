@@ -46,7 +46,7 @@ impl Columns {
     /// Fails if the field cannot be evaluated.
     pub fn text(&self, field: &Field, document: &Value) -> Result<Value> {
         self.value(("doc_to_text", field), document, |text| {
-            if self.choices && is_digit(&text) { digits(&text) } else { Ok(Value::Text(text)) }
+            if self.choices && is_digit(&text) { parse_digits(&text) } else { Ok(Value::Text(text)) }
         })
     }
 
@@ -57,10 +57,10 @@ impl Columns {
     pub fn target(&self, field: &Field, document: &Value) -> Result<Value> {
         self.value(("doc_to_target", field), document, |text| {
             if self.choices && is_digit(&text) {
-                return digits(&text);
+                return parse_digits(&text);
             }
-            let list = text.len() >= 2 && text.starts_with('[') && text.ends_with(']');
-            Ok(if list { literal(&text).unwrap_or(Value::Text(text)) } else { Value::Text(text) })
+            let is_list = text.len() >= 2 && text.starts_with('[') && text.ends_with(']');
+            Ok(if is_list { literal(&text).unwrap_or(Value::Text(text)) } else { Value::Text(text) })
         })
     }
 
@@ -104,7 +104,7 @@ impl Columns {
     }
 }
 
-fn digits(text: &str) -> Result<Value> {
+fn parse_digits(text: &str) -> Result<Value> {
     literal(text).ok_or_else(|| {
         Error::bad_input("the rendered number is not a valid Python literal")
             .expected("ASCII digits without leading zeros")

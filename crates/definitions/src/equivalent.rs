@@ -28,7 +28,7 @@ fn read_hook_module(hook: &str, location: &SourceLocation) -> Option<(String, St
 }
 
 /// Returns the lines of a top-level function, trimmed and without empty lines. The first one is its `def` line.
-fn function_body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
+fn function_lines<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
     let head = lines.next()?;
@@ -47,7 +47,7 @@ pub fn is_weighted_f1(hook: &str, location: &SourceLocation) -> bool {
     {
         return true;
     }
-    let Some(lines) = function_body(&text, &function) else { return false };
+    let Some(lines) = function_lines(&text, &function) else { return false };
     const KNOWN_LINES: [&str; 6] = [
         "from sklearn.metrics import f1_score",
         "unzipped_list = list(zip(*items))",
@@ -78,7 +78,7 @@ impl RowFilter {
         let expected_body = format!(
             r#"^return ([A-Za-z0-9_]+)\.filter\( ?lambda ([A-Za-z0-9_]+): ([A-Za-z0-9_]+)\[({TEXT})\] == (f?"[^"\\]*"|f?'[^'\\]*'|[A-Za-z0-9_]+) ?\)$"#
         );
-        let [rows, given, read, column, value] = only(&expected_body, &inside.join(" "))?.try_into().ok()?;
+        let [rows, given, read, column, value] = find_only_match(&expected_body, &inside.join(" "))?.try_into().ok()?;
         let parameters = head.split_once('(')?.1.rsplit_once(')')?.0.split(',');
         let mut names =
             parameters.map(|parameter| parameter.split([':', '=']).next().unwrap_or(parameter).trim().to_owned());
@@ -108,7 +108,7 @@ impl RowFilter {
 }
 
 /// Returns the groups of the only match of a pattern, or `None` if the number of matches is not 1.
-fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
+fn find_only_match(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
 }
@@ -116,14 +116,14 @@ fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
 /// Returns the mapping `{column: value}` for a hook that only filters rows by one value, or `None` for any other hook.
 pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     let (text, function) = read_hook_module(hook, location)?;
-    if let Some(lines) = function_body(&text, &function) {
+    if let Some(lines) = function_lines(&text, &function) {
         return RowFilter::read(&lines)?.with(None);
     }
-    let filter = RowFilter::read(&function_body(&text, "process_docs")?)?;
+    let filter = RowFilter::read(&function_lines(&text, "process_docs")?)?;
     let parameter = filter.parameter.clone()?;
     // The file may contain one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
-    if let Some(found) = only(&one, &text) {
+    if let Some(found) = find_only_match(&one, &text) {
         return filter.with(Some(literal(&found[0])?.as_text()?));
     }
     // The file may create a `partial` for each item in a list, and derive its name from the item.
@@ -131,25 +131,22 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
     );
-    let [before, named, methods, after, given, each, list] = only(&many, &text)?.try_into().ok()?;
+    let [before, named, methods, after, given, each, list] = find_only_match(&many, &text)?.try_into().ok()?;
     if named != each || given != each || !text.contains("\nglobals().update(process_functions)\n") {
         return None;
     }
-    let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
+    let written = find_only_match(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
     // If two items give the same name, the last item wins, as in Python.
-    let value = values
-        .as_list()?
-        .iter()
-        .rev()
-        .filter_map(Value::as_text)
-        .find(|value| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function))?;
+    let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(|value| {
+        apply_methods(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function)
+    })?;
     filter.with(Some(value))
 }
 
 /// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` if the chain contains any
 /// other method.
-fn renamed(text: &str, methods: &str) -> Option<String> {
+fn apply_methods(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {
         let arguments = literal(&format!("[{}]", call[1]))?;

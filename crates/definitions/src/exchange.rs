@@ -75,6 +75,7 @@ impl Object for Variables {
     }
 }
 
+/// Converts a document to the variables of a template, one per column.
 pub(crate) fn variables(document: &Value) -> Jinja {
     let Value::Map(pairs) = document else { return jinja(document) };
     Jinja::from_object(Variables(pairs.iter().map(jinja_variable).collect()))
@@ -92,6 +93,7 @@ fn jinja_variable((key, value): &(Value, Value)) -> (Value, Jinja) {
     (key.clone(), converted)
 }
 
+/// Converts a [`Value`] to a template value.
 pub(crate) fn jinja(value: &Value) -> Jinja {
     match value {
         Value::None => Jinja::from(()),
@@ -163,7 +165,7 @@ pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
 /// Fails in the same cases as [`text`].
 pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
     if let Some(view) = value.downcast_object_ref::<DictView>() {
-        return Ok(format!("{}([{}])", view.name, reprs(view.items.iter())?));
+        return Ok(format!("{}([{}])", view.name, join_reprs(view.items.iter())?));
     }
     if let Some(range) = value.downcast_object_ref::<Range>() {
         return Ok(range.repr());
@@ -176,12 +178,12 @@ pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
     }
     if let Some(tuple) = value.downcast_object_ref::<Tuple>() {
         let comma = if tuple.len() == 1 { "," } else { "" };
-        return Ok(format!("({}{comma})", reprs(tuple.iter())?));
+        return Ok(format!("({}{comma})", join_reprs(tuple.iter())?));
     }
     match value.kind() {
         ValueKind::Number if value.is_integer() => Ok(value.to_string()),
         ValueKind::Seq | ValueKind::Iterable if !is_lazy(value) => {
-            Ok(format!("[{}]", reprs(value.try_iter()?.collect::<Vec<_>>().iter())?))
+            Ok(format!("[{}]", join_reprs(value.try_iter()?.collect::<Vec<_>>().iter())?))
         }
         ValueKind::Map if value.as_object().is_none_or(|object| !object.type_name().contains("Namespace")) => {
             let keys = value.try_iter()?;
@@ -192,7 +194,7 @@ pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
     }
 }
 
-fn reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Error> {
+fn join_reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Error> {
     Ok(items.map(repr).collect::<Result<Vec<_>, Error>>()?.join(", "))
 }
 
@@ -221,9 +223,9 @@ pub(crate) fn reset_byte_count() {
 /// # Errors
 /// Fails if the count exceeds [`MAX_BYTES`].
 pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
-    let all = OUTPUT_BYTES.get().saturating_add(bytes);
-    OUTPUT_BYTES.set(all);
-    if all > MAX_BYTES {
+    let total = OUTPUT_BYTES.get().saturating_add(bytes);
+    OUTPUT_BYTES.set(total);
+    if total > MAX_BYTES {
         return Err(unsupported_error(format!("the rendered text exceeds {} MB", MAX_BYTES >> 20)));
     }
     Ok(())

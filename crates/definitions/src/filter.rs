@@ -26,7 +26,7 @@ pub struct Pipeline {
 #[derive(Debug, Clone)]
 enum FilterStep {
     Regex(Box<RegexExtraction>),
-    Choice { own: Box<RegexExtraction>, lower: bool, bare: bool, ignored: Vec<Pattern> },
+    Choice { extraction: Box<RegexExtraction>, cleaning: TextCleaning },
     TakeFirst,
     TakeFirstK(usize),
     Majority,
@@ -34,6 +34,15 @@ enum FilterStep {
     Lower,
     Upper,
     Map { pairs: Vec<(Value, Value)>, other: Value },
+}
+
+/// Changes that `multi_choice_regex` makes to a text before it compares the text with the choices.
+#[derive(Debug, Clone)]
+struct TextCleaning {
+    /// Patterns whose matches are removed.
+    ignored: Vec<Pattern>,
+    ignore_case: bool,
+    ignore_punctuation: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -62,7 +71,9 @@ impl Pipeline {
         if let Some((key, odd)) =
             node.pairs().iter().find(|(key, _)| !["name", "filter"].contains(&key.as_text().unwrap_or("")))
         {
-            return Err(value_error(&key.text(), "only `name` and `filter`", odd));
+            return Err(Error::bad_input(format!("unknown key `{}` in `filter_list`", key.text()))
+                .at(&odd.location)
+                .expected("`name` and `filter`"));
         }
         let name = node
             .get("name")
@@ -105,15 +116,17 @@ impl FilterStep {
         let step = match name {
             "regex" => Self::Regex(Box::new(options.extraction()?)),
             "multi_choice_regex" => Self::Choice {
-                own: Box::new(options.extraction()?),
-                lower: options.flag("ignore_case")?,
-                bare: options.flag("ignore_punctuation")?,
-                ignored: options.patterns("regexes_to_ignore")?,
+                extraction: Box::new(options.extraction()?),
+                cleaning: TextCleaning {
+                    ignore_case: options.flag("ignore_case")?,
+                    ignore_punctuation: options.flag("ignore_punctuation")?,
+                    ignored: options.patterns("regexes_to_ignore")?,
+                },
             },
             "take_first" => Self::TakeFirst,
             "take_first_k" => {
                 let k = options.get("k").and_then(|k| usize::try_from(k.as_int()?).ok()).filter(|k| *k > 0);
-                Self::TakeFirstK(k.ok_or_else(|| value_error("k", "a number from 1", node))?)
+                Self::TakeFirstK(k.ok_or_else(|| options.invalid_value("k", "a whole number, 1 or more"))?)
             }
             "majority_vote" => Self::Majority,
             "remove_whitespace" => Self::Strip,
@@ -123,7 +136,7 @@ impl FilterStep {
                 let pairs = match options.get("mapping_dict") {
                     None | Some(Value::None) => Vec::new(),
                     Some(Value::Map(pairs)) => pairs,
-                    Some(_) => return Err(value_error("mapping_dict", "a mapping", node)),
+                    Some(_) => return Err(options.invalid_value("mapping_dict", "a mapping")),
                 };
                 Self::Map { pairs, other: options.get("default_value").unwrap_or(Value::None) }
             }
@@ -146,9 +159,7 @@ impl FilterStep {
                 let found = found.filter(|(part, tuple)| !(*tuple && part.is_empty()));
                 Ok(Value::Text(found.map_or_else(|| extraction.fallback.clone(), |(part, _)| part)))
             }),
-            Self::Choice { own: extraction, lower, bare, ignored } => {
-                choice(extraction, *lower, *bare, ignored, answers, document)
-            }
+            Self::Choice { extraction, cleaning } => extract_choices(extraction, cleaning, answers, document),
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
                 first.ok_or_else(|| Error::job("`take_first` requires at least one answer").found(answers.repr()))
@@ -170,9 +181,9 @@ impl FilterStep {
                     .map(|winner| Value::List(vec![winner]))
                     .ok_or_else(|| Error::job("`majority_vote` requires at least one answer"))
             }
-            Self::Strip => each_text(answers, |text| strip(text).to_owned()),
-            Self::Lower => each_text(answers, str::to_lowercase),
-            Self::Upper => each_text(answers, str::to_uppercase),
+            Self::Strip => map_texts(answers, |text| strip(text).to_owned()),
+            Self::Lower => map_texts(answers, str::to_lowercase),
+            Self::Upper => map_texts(answers, str::to_uppercase),
             Self::Map { pairs, other } => map_answers(answers, |item| {
                 let found = pairs.iter().find(|(key, _)| *key == item);
                 Ok(found.map_or_else(|| other.clone(), |(_, value)| value.clone()))
@@ -189,7 +200,7 @@ fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> R
     Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
 }
 
-fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
+fn map_texts(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
         other => Err(Error::job("a string filter cannot process a value of another type").found(other.repr())),
@@ -229,25 +240,28 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
     Ok(Some((part.to_owned(), groups.len() > 1 && groups.iter().all(String::is_empty))))
 }
 
-fn choice(
-    extraction: &RegexExtraction,
-    lower: bool,
-    bare: bool,
-    ignored: &[Pattern],
-    answers: &Value,
-    document: &Value,
-) -> Result<Value> {
-    static PUNCTUATION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\p{P}").ok());
-    let cleaned = |text: &str| -> Result<String> {
-        let mut text = ignored.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
-        if lower {
+impl TextCleaning {
+    fn apply(&self, text: &str) -> Result<String> {
+        static PUNCTUATION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\p{P}").ok());
+        let mut text = self.ignored.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
+        if self.ignore_case {
             text = text.to_lowercase();
         }
-        Ok(match PUNCTUATION.as_ref().filter(|_| bare) {
+        Ok(match PUNCTUATION.as_ref().filter(|_| self.ignore_punctuation) {
             Some(punctuation) => punctuation.replace_all(&text, "").into_owned(),
             None => text,
         })
-    };
+    }
+}
+
+/// Extracts a choice from each answer: the match of the pattern, the letter of the choice whose text the answer
+/// contains, the letter after a colon, or else the fallback.
+fn extract_choices(
+    extraction: &RegexExtraction,
+    cleaning: &TextCleaning,
+    answers: &Value,
+    document: &Value,
+) -> Result<Value> {
     let choices = document.get("choices").and_then(Value::as_list).ok_or_else(|| {
         Error::bad_input("`multi_choice_regex` requires the column `choices`")
             .expected("a list of strings")
@@ -256,7 +270,7 @@ fn choice(
     let mut texts = Vec::new();
     for choice in choices {
         let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is not text").found(choice.repr()))?;
-        texts.push(cleaned(strip(text))?);
+        texts.push(cleaning.apply(strip(text))?);
     }
     let by_text = Pattern::new(&texts.iter().map(|text| escape_pattern(text)).collect::<Vec<_>>().join("|"))?;
     let letters = (0..texts.len()).map(|index| escape_pattern(&choice_letter(index))).collect::<Vec<_>>().join("|");
@@ -265,7 +279,7 @@ fn choice(
         let answer = answer.as_text().unwrap_or("");
         let mut part = extraction.find(answer)?.map_or(String::new(), |(part, _)| part);
         if part.is_empty() {
-            let found = select_match(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
+            let found = select_match(&by_text.find_all(&cleaning.apply(answer)?)?, extraction.select)?
                 .map_or(String::new(), |(part, _)| part);
             // If several choices have the same text, the last one wins.
             let index = texts.iter().rposition(|text| *text == found);
@@ -305,11 +319,16 @@ impl FilterOptions<'_> {
         self.node.get(key).and_then(|node| node.plain().ok())
     }
 
+    /// Creates the error for an option with an invalid value.
+    fn invalid_value(&self, key: &str, expected: &str) -> Error {
+        value_error(key, expected, self.node.get(key).unwrap_or(self.node))
+    }
+
     fn flag(&mut self, key: &'static str) -> Result<bool> {
         match self.get(key) {
             None | Some(Value::None) => Ok(false),
             Some(Value::Bool(truth)) => Ok(truth),
-            Some(_) => Err(value_error(key, "true or false", self.node)),
+            Some(_) => Err(self.invalid_value(key, "true or false")),
         }
     }
 
@@ -319,7 +338,7 @@ impl FilterOptions<'_> {
             Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => {
                 all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.location))).collect()
             }
-            Some(_) => Err(value_error(key, "a list of regular expressions", self.node)),
+            Some(_) => Err(self.invalid_value(key, "a list of regular expressions")),
         }
     }
 
@@ -327,7 +346,7 @@ impl FilterOptions<'_> {
         match self.get(key) {
             None => Ok(default.to_owned()),
             Some(Value::Text(text)) => Ok(text),
-            Some(_) => Err(value_error(key, "a string", self.node)),
+            Some(_) => Err(self.invalid_value(key, "a string")),
         }
     }
 
@@ -336,19 +355,21 @@ impl FilterOptions<'_> {
         let fallback = self.text("fallback", DEFAULT_FALLBACK)?;
         let select = match self.get("group_select") {
             None => 0,
-            Some(value) => value.as_int().ok_or_else(|| value_error("group_select", "a whole number", self.node))?,
+            Some(value) => value.as_int().ok_or_else(|| self.invalid_value("group_select", "a whole number"))?,
         };
         let location = self.node.get("regex_pattern").unwrap_or(self.node).location.to_string();
         Ok(RegexExtraction { pattern: Pattern::new(&source).map_err(|error| error.at(location))?, select, fallback })
     }
 
     fn check_all_used(&self) -> Result<()> {
-        let odd = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
-        match odd {
+        let unused = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
+        match unused {
             Some((key, Node { tree: Tree::Hook(hook), location })) => {
                 Err(hook_error(&format!("filter_list.{}", key.text()), hook, location))
             }
-            Some((key, node)) => Err(value_error(&key.text(), &format!("one of {}", self.used.join(", ")), node)),
+            Some((key, node)) => Err(Error::bad_input(format!("unknown filter option `{}`", key.text()))
+                .at(&node.location)
+                .expected(self.used.join(", "))),
             None => Ok(()),
         }
     }

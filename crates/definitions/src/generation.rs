@@ -47,8 +47,8 @@ impl GenerationConfig {
             .iter()
             .find(|(key, value)| !is_known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
         {
-            let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
-            let error = value_error(&key.text(), expected, value);
+            let known: Vec<&str> = OTHER_OPTIONS.into_iter().chain(LENGTH_LIMITS).collect();
+            let error = value_error(&key.text(), &known.join(", "), value);
             let key = key.text();
             return Err(match nearest(&key, OTHER_OPTIONS.into_iter().chain(LENGTH_LIMITS)) {
                 Some(near) => error.hint(format!("did you mean `{near}`?")),
@@ -68,21 +68,21 @@ impl GenerationConfig {
             Some((key, value)) => parse_count(key, value)?,
         };
         let temperature =
-            read_setting("temperature", settings).map(|value| number("temperature", value)).transpose()?;
-        let draws = match read_setting("do_sample", settings) {
-            Some(Value::Bool(draws)) => *draws,
-            Some(odd) => return Err(value_error("do_sample", "true or false", odd)),
+            read_setting("temperature", settings).map(|value| parse_number("temperature", value)).transpose()?;
+        let is_sampled = match read_setting("do_sample", settings) {
+            Some(Value::Bool(is_sampled)) => *is_sampled,
+            Some(other) => return Err(value_error("do_sample", "true or false", other)),
             None => temperature.is_some_and(|temperature| temperature > 0.0),
         };
-        let sampling = draws.then(|| -> Result<Sampling> {
+        let sampling = is_sampled.then(|| -> Result<Sampling> {
             let temperature = temperature.unwrap_or(1.0);
             if temperature <= 0.0 {
                 let found = Value::Float(temperature);
                 return Err(value_error("temperature", "more than 0 if `do_sample` is true", &found));
             }
-            let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
-            let top_k =
-                read_setting("top_k", settings).map_or(Ok(DEFAULT_TOP_K as f64), |value| number("top_k", value))?;
+            let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| parse_number("top_p", value))?;
+            let top_k = read_setting("top_k", settings)
+                .map_or(Ok(DEFAULT_TOP_K as f64), |value| parse_number("top_k", value))?;
             // 0 and -1 disable `top_k`.
             Ok(Sampling { temperature, top_p, top_k: (top_k >= 1.0).then_some(top_k as usize) })
         });
@@ -104,7 +104,7 @@ fn parse_count(key: &str, value: &Value) -> Result<usize> {
     number.ok_or_else(|| value_error(key, "a number of tokens, 1 or more", value))
 }
 
-fn number(key: &str, value: &Value) -> Result<f64> {
+fn parse_number(key: &str, value: &Value) -> Result<f64> {
     value.as_number().filter(|number| number.is_finite()).ok_or_else(|| value_error(key, "a number", value))
 }
 

@@ -11,7 +11,7 @@ pub(crate) trait Key: PartialEq {
 }
 
 /// Maximum number of pairs that are searched linearly. In longer lists, keys are hashed.
-const MAX_SCANNED: usize = 32;
+const MAX_SCANNED_PAIRS: usize = 32;
 
 /// Index of the keys in a list of pairs. The caller owns the list and must pass it to every call.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl KeyIndex {
     }
 
     fn hash_if_long<K: Key, T>(&mut self, pairs: &[(K, T)]) {
-        if self.hashes.is_none() && pairs.len() > MAX_SCANNED {
+        if self.hashes.is_none() && pairs.len() > MAX_SCANNED_PAIRS {
             let mut hashes = Hashes::default();
             pairs.iter().enumerate().for_each(|(position, (key, _))| hashes.insert(key, position));
             self.hashes = Some(hashes);

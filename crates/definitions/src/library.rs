@@ -15,6 +15,7 @@ use crate::yaml::{Node, SourceLocation, Tree, read_file, texts, value_error};
 
 /// Keys that describe the group itself. Other keys in a group file override settings of its tasks.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
+/// Maximum nesting depth of groups. A group that exceeds it is reported as containing itself.
 const MAX_DEPTH: usize = 30;
 /// Maximum number of members in a group, including those of nested groups. A member that is reachable through several
 /// nested groups is counted several times.
@@ -141,9 +142,9 @@ impl Library {
     pub fn all(&self) -> Result<Selection> {
         let mut selection = Selection::default();
         let mut inner: BTreeSet<String> = BTreeSet::new();
-        let mut groups: Vec<Nodes<'_>> = Vec::new();
+        let mut groups: Vec<SelectionCollector<'_>> = Vec::new();
         for (name, _) in self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Group(_))) {
-            let nodes = Nodes::new(self).add_by_name(name)?;
+            let nodes = SelectionCollector::new(self).add_by_name(name)?;
             inner.extend(nodes.groups.iter().skip(1).map(|group| group.name.clone()));
             groups.push(nodes);
         }
@@ -172,7 +173,7 @@ impl Library {
         let mut selection = Selection::default();
         let mut sources: BTreeMap<String, String> = BTreeMap::new();
         for name in names {
-            let nodes = Nodes::new(self).add_by_name(name)?;
+            let nodes = SelectionCollector::new(self).add_by_name(name)?;
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is requested twice"));
@@ -245,7 +246,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
 }
 
 /// Collector of selected tasks and groups. Applies the settings of a group to its tasks.
-struct Nodes<'a> {
+struct SelectionCollector<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
     /// Names in `tasks`, for fast lookup.
@@ -255,7 +256,7 @@ struct Nodes<'a> {
     members: usize,
 }
 
-impl<'a> Nodes<'a> {
+impl<'a> SelectionCollector<'a> {
     fn new(library: &'a Library) -> Self {
         Self { library, tasks: Vec::new(), known: BTreeSet::new(), groups: Vec::new(), members: 0 }
     }
@@ -264,16 +265,16 @@ impl<'a> Nodes<'a> {
         let empty = Node::empty(SourceLocation { file: name.into(), line: 1 });
         match self.library.entries.get(name) {
             Some(entry) => {
-                self.entry(name, entry, &empty, 0)?;
+                self.add_entry(name, entry, &empty, 0)?;
             }
             None if Path::new(name).is_file() => {
                 let node = read_with_includes(Path::new(name))?;
                 if node.get("group").is_some() {
                     let entry_name = node.get("group").and_then(Node::text).unwrap_or(name).to_owned();
-                    self.group(&entry_name, &node, &empty, 0)?;
+                    self.add_group(&entry_name, &node, &empty, 0)?;
                 } else {
                     let entry_name = node.get("task").and_then(Node::text).unwrap_or(name).to_owned();
-                    self.task(entry_name, &node, &empty);
+                    self.add_task(entry_name, &node, &empty);
                 }
             }
             None => return Err(self.unknown_name_error(name)),
@@ -289,7 +290,7 @@ impl<'a> Nodes<'a> {
         }))
     }
 
-    fn task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
+    fn add_task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
         if self.known.insert(name.clone()) {
             let mut node = node.clone();
             node.set_all(overrides);
@@ -302,15 +303,15 @@ impl<'a> Nodes<'a> {
         name
     }
 
-    fn entry(&mut self, name: &str, entry: &Entry, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+    fn add_entry(&mut self, name: &str, entry: &Entry, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         match entry {
-            Entry::Task(node) => Ok(vec![self.task(name.to_owned(), node, overrides)]),
-            Entry::Group(node) => self.group(name, node, overrides, depth),
+            Entry::Task(node) => Ok(vec![self.add_task(name.to_owned(), node, overrides)]),
+            Entry::Group(node) => self.add_group(name, node, overrides, depth),
             Entry::Tag(tasks) => {
                 let mut names = Vec::new();
                 for task in tasks {
                     if let Some(Entry::Task(node)) = self.library.entries.get(task) {
-                        names.push(self.task(task.clone(), node, overrides));
+                        names.push(self.add_task(task.clone(), node, overrides));
                     }
                 }
                 Ok(names)
@@ -318,7 +319,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    fn group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+    fn add_group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         if depth > MAX_DEPTH {
             return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.location));
         }
@@ -326,13 +327,13 @@ impl<'a> Nodes<'a> {
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
         // All other keys are settings for the group's tasks. An outer group may override them.
-        let mut below = Node::empty(node.location.clone());
+        let mut task_overrides = Node::empty(node.location.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {
-                below.set(key, value.clone());
+                task_overrides.set(key, value.clone());
             }
         }
-        below.set_all(overrides);
+        task_overrides.set_all(overrides);
         let mut names: Vec<String> = Vec::new();
         let mut known: BTreeSet<String> = BTreeSet::new();
         let members: &[Node] = match node.get("task").map(|node| &node.tree) {
@@ -346,35 +347,35 @@ impl<'a> Nodes<'a> {
                     .at(&member.location)
                     .expected(format!("at most {MAX_MEMBERS} members, including those of nested groups")));
             }
-            let tasks = self.member(name, member, &below, depth)?;
+            let tasks = self.add_member(name, member, &task_overrides, depth)?;
             names.extend(tasks.into_iter().filter(|task| known.insert(task.clone())));
         }
         self.groups[index].tasks.clone_from(&names);
         Ok(names)
     }
 
-    fn member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
+    fn add_member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         let library = self.library;
         if let Some(name) = member.text() {
             let entry = library.entries.get(name).ok_or_else(|| self.unknown_name_error(name).at(&member.location))?;
-            return self.entry(name, entry, overrides, depth + 1);
+            return self.add_entry(name, entry, overrides, depth + 1);
         }
         let mut member_overrides = overrides.clone();
         if let Some(name) = member.get("group").and_then(Node::text) {
             let Some(entry) = library.entries.get(name) else {
-                return self.group(&format!("{group}::{name}"), member, overrides, depth + 1);
+                return self.add_group(&format!("{group}::{name}"), member, overrides, depth + 1);
             };
             for (key, value) in member.pairs().iter().filter(|(key, _)| key.as_text() != Some("group")) {
                 member_overrides.set(key, value.clone());
             }
-            return self.entry(name, entry, &member_overrides, depth + 1);
+            return self.add_entry(name, entry, &member_overrides, depth + 1);
         }
         let Some(name) = member.get("task").and_then(Node::text) else {
             return Err(value_error("task", "names, or mappings with `task` or `group`", member));
         };
         member_overrides.set_all(member);
         match library.entries.get(name) {
-            None => Ok(vec![self.task(
+            None => Ok(vec![self.add_task(
                 format!("{group}::{name}"),
                 &member_overrides,
                 &Node::empty(member_overrides.location.clone()),
@@ -387,7 +388,7 @@ impl<'a> Nodes<'a> {
             }
             Some(entry) => {
                 member_overrides.take("task");
-                self.entry(name, entry, &member_overrides, depth + 1)
+                self.add_entry(name, entry, &member_overrides, depth + 1)
             }
         }
     }

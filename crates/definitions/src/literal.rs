@@ -27,7 +27,7 @@ pub fn literal(text: &str) -> Option<Value> {
 pub fn read(text: &str) -> Result<Value> {
     let mut reader = LiteralReader { text, position: 0 };
     reader.skip_space();
-    let first = reader.value(0)?;
+    let first = reader.parse_value(0)?;
     reader.skip_space();
     if reader.peek().is_none() {
         return Ok(first);
@@ -39,7 +39,7 @@ pub fn read(text: &str) -> Result<Value> {
         if reader.peek().is_none() {
             break;
         }
-        items.push(reader.value(0)?);
+        items.push(reader.parse_value(0)?);
         reader.skip_space();
     }
     if reader.peek().is_none() { Ok(Value::List(items)) } else { Err(reader.syntax_error("the end")) }
@@ -92,22 +92,22 @@ impl LiteralReader<'_> {
             .found(found)
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value> {
+    fn parse_value(&mut self, depth: usize) -> Result<Value> {
         if depth > MAX_NESTING_DEPTH {
             return Err(self.syntax_error(&format!("at most {MAX_NESTING_DEPTH} levels of brackets")));
         }
         match self.peek() {
-            Some('[') => self.list(']', depth),
-            Some('(') => self.list(')', depth),
-            Some('{') => self.braces(depth),
-            Some(sign) if sign.is_ascii_digit() || matches!(sign, '-' | '+' | '.') => self.number(),
-            _ if self.begins_text() => self.texts().map(Value::Text),
-            Some(letter) if letter.is_ascii_alphabetic() => self.word(),
+            Some('[') => self.parse_list(']', depth),
+            Some('(') => self.parse_list(')', depth),
+            Some('{') => self.parse_braces(depth),
+            Some(sign) if sign.is_ascii_digit() || matches!(sign, '-' | '+' | '.') => self.parse_number(),
+            _ if self.begins_text() => self.parse_texts().map(Value::Text),
+            Some(letter) if letter.is_ascii_alphabetic() => self.parse_word(),
             _ => Err(self.syntax_error(EXPECTED_VALUE)),
         }
     }
 
-    fn word(&mut self) -> Result<Value> {
+    fn parse_word(&mut self) -> Result<Value> {
         let length = self.rest().find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(self.rest().len());
         let value = match &self.rest()[..length] {
             "True" => Value::Bool(true),
@@ -121,7 +121,7 @@ impl LiteralReader<'_> {
 
     /// Parses a list or tuple with an optional trailing comma. A single value in parentheses without a comma is not a
     /// tuple, so the value itself is returned.
-    fn list(&mut self, close: char, depth: usize) -> Result<Value> {
+    fn parse_list(&mut self, close: char, depth: usize) -> Result<Value> {
         self.next();
         let mut values = Vec::new();
         let mut comma = false;
@@ -134,7 +134,7 @@ impl LiteralReader<'_> {
             if !values.is_empty() && !comma {
                 return Err(self.syntax_error(&format!("`,` or `{close}`")));
             }
-            values.push(self.value(depth + 1)?);
+            values.push(self.parse_value(depth + 1)?);
             self.skip_space();
             comma = self.take(",");
         }
@@ -148,7 +148,7 @@ impl LiteralReader<'_> {
     }
 
     /// Parses a set or a dict. If a key occurs twice in a dict, the last one wins.
-    fn braces(&mut self, depth: usize) -> Result<Value> {
+    fn parse_braces(&mut self, depth: usize) -> Result<Value> {
         self.next();
         let (mut items, mut pairs): (Vec<Value>, Vec<(Value, Value)>) = (Vec::new(), Vec::new());
         let mut keys = KeyIndex::default();
@@ -161,11 +161,11 @@ impl LiteralReader<'_> {
             if !comma {
                 return Err(self.syntax_error("`,` or `}`"));
             }
-            let item = self.value(depth + 1)?;
+            let item = self.parse_value(depth + 1)?;
             self.skip_space();
             if items.is_empty() && self.take(":") {
                 self.skip_space();
-                let value = self.value(depth + 1)?;
+                let value = self.parse_value(depth + 1)?;
                 keys.set(&mut pairs, item, value);
                 self.skip_space();
             } else if pairs.is_empty() {
@@ -178,7 +178,7 @@ impl LiteralReader<'_> {
         Ok(if items.is_empty() { Value::Map(pairs) } else { Value::List(items) })
     }
 
-    fn number(&mut self) -> Result<Value> {
+    fn parse_number(&mut self) -> Result<Value> {
         let start = self.position;
         let negative = self.take("-");
         if !negative {
@@ -194,7 +194,7 @@ impl LiteralReader<'_> {
                     || matches!(c, '+' | '-') && ((*position) > 0 && rest[..(*position)].ends_with(['e', 'E'])))
             })
             .map_or(rest.len(), |(position, _)| position);
-        match unsigned(&rest[..length]) {
+        match parse_unsigned(&rest[..length]) {
             Some(number) => {
                 self.position += length;
                 Ok(if negative { number.negated() } else { number })
@@ -212,10 +212,10 @@ impl LiteralReader<'_> {
     }
 
     /// Parses one or more adjacent strings and concatenates them.
-    fn texts(&mut self) -> Result<String> {
+    fn parse_texts(&mut self) -> Result<String> {
         let mut text = String::new();
         loop {
-            self.quoted(&mut text)?;
+            self.parse_quoted(&mut text)?;
             let end = self.position;
             self.skip_space();
             if !self.begins_text() {
@@ -225,9 +225,9 @@ impl LiteralReader<'_> {
         }
     }
 
-    fn quoted(&mut self, text: &mut String) -> Result<()> {
-        let raw = self.take("r") || self.take("R");
-        if !raw {
+    fn parse_quoted(&mut self, text: &mut String) -> Result<()> {
+        let is_raw = self.take("r") || self.take("R");
+        if !is_raw {
             let _ = self.take("u") || self.take("U");
         }
         let quote = match self.next() {
@@ -235,22 +235,22 @@ impl LiteralReader<'_> {
             _ => "\"",
         };
         // Three quotes open a triple-quoted string, whereas two are an empty string.
-        let long = self.take(&quote.repeat(2));
-        let close = if long { quote.repeat(3) } else { quote.to_owned() };
+        let is_triple = self.take(&quote.repeat(2));
+        let close = if is_triple { quote.repeat(3) } else { quote.to_owned() };
         loop {
             if self.take(&close) {
                 return Ok(());
             }
             match self.peek() {
                 None => return Err(self.syntax_error("a closing quote")),
-                Some('\n' | '\r') if !long => return Err(self.syntax_error("a closing quote on the same line")),
+                Some('\n' | '\r') if !is_triple => return Err(self.syntax_error("a closing quote on the same line")),
                 Some('\0') => return Err(self.syntax_error("a string without NUL characters")),
-                Some('\\') if raw => {
+                Some('\\') if is_raw => {
                     self.next();
                     text.push('\\');
                     text.extend(self.next());
                 }
-                Some('\\') => self.escape(text)?,
+                Some('\\') => self.parse_escape(text)?,
                 // In source code, Python normalizes every line ending to a newline.
                 Some('\r') => {
                     self.next();
@@ -265,7 +265,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    fn escape(&mut self, text: &mut String) -> Result<()> {
+    fn parse_escape(&mut self, text: &mut String) -> Result<()> {
         let start = self.position;
         self.next();
         let plain = match self.peek() {
@@ -287,12 +287,12 @@ impl LiteralReader<'_> {
                 self.take("\n");
                 return Ok(());
             }
-            Some('x') => return self.code(2, start, text),
-            Some('u') => return self.code(4, start, text),
-            Some('U') => return self.code(8, start, text),
+            Some('x') => return self.parse_code(2, start, text),
+            Some('u') => return self.parse_code(4, start, text),
+            Some('U') => return self.parse_code(8, start, text),
             Some('0'..='7') => {
                 let length = self.rest().bytes().take(3).take_while(|byte| matches!(byte, b'0'..=b'7')).count();
-                return self.digits(length, 8, start, text);
+                return self.parse_digits(length, 8, start, text);
             }
             Some('N') => {
                 self.position = start;
@@ -309,12 +309,12 @@ impl LiteralReader<'_> {
         Ok(())
     }
 
-    fn code(&mut self, length: usize, start: usize, text: &mut String) -> Result<()> {
+    fn parse_code(&mut self, length: usize, start: usize, text: &mut String) -> Result<()> {
         self.next();
-        self.digits(length, 16, start, text)
+        self.parse_digits(length, 16, start, text)
     }
 
-    fn digits(&mut self, length: usize, radix: u32, start: usize, text: &mut String) -> Result<()> {
+    fn parse_digits(&mut self, length: usize, radix: u32, start: usize, text: &mut String) -> Result<()> {
         let digits = self.rest().get(..length).filter(|digits| digits.chars().all(|digit| digit.is_digit(radix)));
         let character = digits.and_then(|digits| u32::from_str_radix(digits, radix).ok()).and_then(char::from_u32);
         if let Some(character) = character {
@@ -331,7 +331,7 @@ fn is_quoted(text: &str) -> bool {
     text.starts_with(['\'', '"'])
 }
 
-fn unsigned(written: &str) -> Option<Value> {
+fn parse_unsigned(written: &str) -> Option<Value> {
     if !written.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         || written.ends_with('_')
         || written.contains("__")

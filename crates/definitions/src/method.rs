@@ -80,7 +80,7 @@ pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[
 
 fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     Ok(match method {
-        "strip" | "lstrip" | "rstrip" => Jinja::from(stripped(text, method, args)?),
+        "strip" | "lstrip" | "rstrip" => Jinja::from(strip_text(text, method, args)?),
         "split" | "rsplit" => {
             let (separator, max_splits, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
             let separator = separator.or(kwargs.get("sep")?);
@@ -116,7 +116,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
                     .join(text),
             )
         }
-        "find" | "index" | "rfind" | "rindex" => Jinja::from(position(text, method, args)?),
+        "find" | "index" | "rfind" | "rindex" => Jinja::from(find_position(text, method, args)?),
         "count" => {
             let (part,): (String,) = from_args(args)?;
             Jinja::from(if part.is_empty() { text.chars().count() + 1 } else { text.matches(&part).count() })
@@ -130,13 +130,13 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
         "format" => Jinja::from(str_format(text, args)?),
         _ => {
             let () = from_args(args)?;
-            without_arguments(text, method)?
+            call_without_arguments(text, method)?
         }
     })
 }
 
 /// Calls a string method without arguments.
-fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
+fn call_without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
     Ok(match method {
         "capitalize" => Jinja::from(capitalize(text)),
         "lower" => Jinja::from(text.to_lowercase()),
@@ -160,7 +160,7 @@ fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
     })
 }
 
-fn stripped<'t>(text: &'t str, method: &str, args: &[Jinja]) -> Result<&'t str, Error> {
+fn strip_text<'t>(text: &'t str, method: &str, args: &[Jinja]) -> Result<&'t str, Error> {
     let (set,): (Option<String>,) = from_args(args)?;
     let is_dropped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
     Ok(match method {
@@ -201,7 +201,7 @@ fn has_edge(part: &str, start: bool, text: &str) -> bool {
 }
 
 /// Implements Python's `str.find`, `str.index`, `str.rfind` or `str.rindex`. Positions are in characters.
-fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
+fn find_position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     let (part, from): (String, Option<usize>) = from_args(args)?;
     let skipped = text.char_indices().map(|(position, _)| position).chain([text.len()]).nth(from.unwrap_or(0));
     let found = skipped.and_then(|skipped| {

@@ -81,10 +81,10 @@ pub struct Metric {
 /// Characters and patterns that `exact_match` ignores in both texts.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
-    patterns: Vec<Pattern>,
-    case: bool,
-    punctuation: bool,
-    numbers: bool,
+    ignored_patterns: Vec<Pattern>,
+    ignores_case: bool,
+    ignores_punctuation: bool,
+    ignores_digits: bool,
 }
 
 ghostlab_core::names!(
@@ -135,7 +135,7 @@ impl Metric {
             }
             match (key.as_text().unwrap_or(""), &value.tree) {
                 ("metric", _) | ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
-                ("aggregation", _) => metric.aggregation = aggregation(value, entry.1, entry.2)?,
+                ("aggregation", _) => metric.aggregation = read_aggregation(value, entry.1, entry.2)?,
                 ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
                 ("hf_evaluate", _) => {
                     return Err(
@@ -156,7 +156,7 @@ impl Metric {
 }
 
 /// Reads the aggregation of the metric `name`. It must accept the same items as the metric's `default` aggregation.
-fn aggregation(node: &Node, name: &str, default: Aggregation) -> Result<Aggregation> {
+fn read_aggregation(node: &Node, name: &str, default: Aggregation) -> Result<Aggregation> {
     node.text()
         .and_then(|text| text.parse().ok())
         .filter(|aggregation: &Aggregation| aggregation.has_same_items(default))
@@ -177,13 +177,13 @@ impl Matching {
                 for item in items {
                     let source =
                         item.text().ok_or_else(|| value_error("regexes_to_ignore", "a list of strings", item))?;
-                    self.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.location))?);
+                    self.ignored_patterns.push(Pattern::new(source).map_err(|error| error.at(&item.location))?);
                 }
             }
             ("regexes_to_ignore", Tree::Scalar(Value::None)) => {}
-            ("ignore_case", Tree::Scalar(Value::Bool(truth))) => self.case = *truth,
-            ("ignore_punctuation", Tree::Scalar(Value::Bool(truth))) => self.punctuation = *truth,
-            ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) => self.numbers = *truth,
+            ("ignore_case", Tree::Scalar(Value::Bool(truth))) => self.ignores_case = *truth,
+            ("ignore_punctuation", Tree::Scalar(Value::Bool(truth))) => self.ignores_punctuation = *truth,
+            ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) => self.ignores_digits = *truth,
             _ => return Ok(false),
         }
         Ok(true)
@@ -199,11 +199,14 @@ impl Matching {
 
     /// Removes the pattern matches, case, punctuation and digits that `exact_match` ignores, depending on its options.
     pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
-        let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
-        if self.case {
+        let mut text =
+            self.ignored_patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
+        if self.ignores_case {
             text = text.to_lowercase();
         }
-        text.retain(|c| !(self.punctuation && c.is_ascii_punctuation() || self.numbers && c.is_ascii_digit()));
+        text.retain(|c| {
+            !(self.ignores_punctuation && c.is_ascii_punctuation() || self.ignores_digits && c.is_ascii_digit())
+        });
         // lm-evaluation-harness compares NumPy string arrays, which drop trailing NULs.
         text.truncate(text.trim_end_matches('\0').len());
         Ok(text)

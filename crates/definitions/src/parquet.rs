@@ -26,14 +26,14 @@ pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Res
         path,
         limit,
         |schema| columns_to_read(columns, schema, path),
-        |frame, schema| frame_rows(frame, schema, path, all),
+        |frame, schema| convert_rows(frame, schema, path, all),
     )
 }
 
 /// Checks the requested columns and returns them. If none are requested, returns all printable columns.
 fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
     let Some(columns) = columns else {
-        return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());
+        return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(field_name).collect());
     };
     let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
     for column in &columns {
@@ -49,11 +49,11 @@ fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Pa
     Ok(columns)
 }
 
-fn name(field: &ArrowField) -> String {
+fn field_name(field: &ArrowField) -> String {
     field.name.as_str().to_owned()
 }
 
-/// Returns whether [`cell`] supports a type.
+/// Returns whether [`convert_value`] supports a type.
 fn is_printed(dtype: &ArrowDataType) -> bool {
     use ArrowDataType as Type;
     match dtype {
@@ -67,28 +67,29 @@ fn is_printed(dtype: &ArrowDataType) -> bool {
     }
 }
 
-fn frame_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
+fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
     let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(schema.len()); frame.height()];
     for field in schema.iter_values() {
         let column = frame.columns().iter().find(|column| column.name() == &field.name);
         let Some(column) = column else {
             if all {
-                rows.iter_mut().for_each(|row| row.push((Value::Text(name(field)), placeholder(field))));
+                rows.iter_mut().for_each(|row| row.push((Value::Text(field_name(field)), placeholder(field))));
             }
             continue;
         };
         for (index, row) in rows.iter_mut().enumerate() {
-            let value = match cell(column.get(index).map_err(|error| parquet_error(path, &error))?, &field.dtype) {
-                Some(value) => value,
-                // Defer the error until a template uses the value.
-                None if all => placeholder(field),
-                None => {
-                    return Err(Error::bad_input("a Parquet value has no Python equivalent")
-                        .at(format!("{}, field `{}`", row_name(index, path), field.name))
-                        .expected(format!("a value of the type {}", class_of(&field.dtype))));
-                }
-            };
-            row.push((Value::Text(name(field)), value));
+            let value =
+                match convert_value(column.get(index).map_err(|error| parquet_error(path, &error))?, &field.dtype) {
+                    Some(value) => value,
+                    // Defer the error until a template uses the value.
+                    None if all => placeholder(field),
+                    None => {
+                        return Err(Error::bad_input("a Parquet value has no Python equivalent")
+                            .at(format!("{}, field `{}`", row_name(index, path), field.name))
+                            .expected(format!("a value of the type {}", class_of(&field.dtype))));
+                    }
+                };
+            row.push((Value::Text(field_name(field)), value));
         }
     }
     Ok(rows
@@ -107,7 +108,7 @@ fn placeholder(field: &ArrowField) -> Value {
     Value::Object(PythonObject::placeholder(&class_of(&field.dtype)).into())
 }
 
-fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
+fn convert_value(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     let dtype = if let ArrowDataType::Dictionary(_, values, _) = dtype { values.as_ref() } else { dtype };
     let stored = stored.into_static();
     if stored.is_null() {
@@ -127,12 +128,12 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
         AnyValue::StringOwned(text) => Some(Value::from(text.as_str())),
         number if number.is_integer() => number.try_extract().ok().map(Value::Int),
         number if number.is_float() => number.try_extract().ok().map(Value::Float),
-        AnyValue::List(items) => list(&items, dtype),
+        AnyValue::List(items) => convert_list(&items, dtype),
         AnyValue::StructOwned(parts) => {
             let ArrowDataType::Struct(types) = dtype else { return None };
             let pairs = types.iter().zip(parts.0);
             pairs
-                .map(|(field, stored)| Some((Value::Text(name(field)), cell(stored, &field.dtype)?)))
+                .map(|(field, stored)| Some((Value::Text(field_name(field)), convert_value(stored, &field.dtype)?)))
                 .collect::<Option<_>>()
                 .map(Value::Map)
         }
@@ -140,10 +141,13 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     }
 }
 
-fn list(items: &Series, dtype: &ArrowDataType) -> Option<Value> {
+fn convert_list(items: &Series, dtype: &ArrowDataType) -> Option<Value> {
     use ArrowDataType as Type;
     let (Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _)) = dtype else { return None };
-    (0..items.len()).map(|index| cell(items.get(index).ok()?, &field.dtype)).collect::<Option<_>>().map(Value::List)
+    (0..items.len())
+        .map(|index| convert_value(items.get(index).ok()?, &field.dtype))
+        .collect::<Option<_>>()
+        .map(Value::List)
 }
 
 #[cfg(test)]

@@ -59,14 +59,14 @@ impl Pattern {
     /// # Errors
     /// Fails if the backtracking limit is exceeded or the replacement refers to an unknown group.
     pub fn replace_matches(&self, text: &str, replacement: &str, count: usize) -> Result<String> {
-        let parts = replacement_parts(replacement)?;
+        let parts = parse_replacement(replacement)?;
         let mut out = String::new();
         let mut end = 0;
-        let mut left = count;
+        let mut remaining = count;
         let mut unknown = None;
         self.for_each_match(text, |captures| {
-            let Some(all) = captures.get(0).filter(|_| left > 0) else { return };
-            left -= 1;
+            let Some(all) = captures.get(0).filter(|_| remaining > 0) else { return };
+            remaining -= 1;
             out.push_str(&text[end.min(all.start())..all.start()]);
             end = all.end();
             for part in &parts {
@@ -101,9 +101,9 @@ impl Pattern {
     }
 
     fn for_each_match<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
-        let mut start_of_search = 0;
-        while start_of_search <= text.len() {
-            let found = self.regex.captures_from_pos(text, start_of_search).map_err(|error| {
+        let mut search_start = 0;
+        while search_start <= text.len() {
+            let found = self.regex.captures_from_pos(text, search_start).map_err(|error| {
                 Error::job("a regular expression exceeds the backtracking limit").found(&self.source).hint(error)
             })?;
             let Some(captures) = found else { break };
@@ -112,8 +112,7 @@ impl Pattern {
             };
             take(&captures);
             // An empty match may follow another match, but not another empty match at the same position.
-            start_of_search =
-                if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
+            search_start = if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
         }
         Ok(())
     }
@@ -130,7 +129,7 @@ enum Part {
     Named(String),
 }
 
-fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
+fn parse_replacement(replacement: &str) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut rest = replacement;
     while let Some(position) = rest.find('\\') {
@@ -216,7 +215,7 @@ fn translate_python_pattern(source: &str) -> String {
 }
 
 /// Returns whether a character may occur inside the braces of a counted quantifier.
-fn in_count(c: char) -> bool {
+fn is_count_char(c: char) -> bool {
     c.is_ascii_digit() || c == ','
 }
 
@@ -228,13 +227,13 @@ fn is_counted(inside: &[char]) -> bool {
 
 /// Returns whether a brace opens a counted quantifier.
 fn opens_quantifier(chars: &[char]) -> bool {
-    let inside = chars[1..].iter().take_while(|c| in_count(**c)).count();
+    let inside = chars[1..].iter().take_while(|c| is_count_char(**c)).count();
     chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
 /// Returns whether a closing brace ends a counted quantifier.
 fn closes_quantifier(before: &[char]) -> bool {
-    let inside = before.iter().rev().take_while(|c| in_count(**c)).count();
+    let inside = before.iter().rev().take_while(|c| is_count_char(**c)).count();
     let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };
     let escaped = before[..open].iter().rev().take_while(|c| **c == '\\').count() % 2 == 1;
     !escaped && is_counted(&before[open + 1..])

@@ -8,23 +8,23 @@ use crate::literal;
 use crate::row::Row;
 use crate::value::Value;
 
-/// Columns that a hook adds to a row.
-type AddedColumns = Vec<(&'static str, Value)>;
+/// Columns that a hook derives from a row.
+type DerivedColumns = Vec<(&'static str, Value)>;
 
 /// Built-in row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPreparation {
     /// Name by which definitions refer to the hook.
     pub name: &'static str,
-    make: fn(&Row) -> Result<AddedColumns>,
+    derive: fn(&Row) -> Result<DerivedColumns>,
 }
 
 pub const PREPARATIONS: [RowPreparation; 5] = [
-    RowPreparation { name: "hellaswag", make: hellaswag },
-    RowPreparation { name: "winogrande", make: winogrande },
-    RowPreparation { name: "copa", make: copa },
-    RowPreparation { name: "race", make: race },
-    RowPreparation { name: "race_v2", make: race_v2 },
+    RowPreparation { name: "hellaswag", derive: hellaswag },
+    RowPreparation { name: "winogrande", derive: winogrande },
+    RowPreparation { name: "copa", derive: copa },
+    RowPreparation { name: "race", derive: race },
+    RowPreparation { name: "race_v2", derive: race_v2 },
 ];
 
 impl RowPreparation {
@@ -33,7 +33,7 @@ impl RowPreparation {
     /// # Errors
     /// Fails if a field is missing or invalid, or if the answer is not among the choices.
     pub(crate) fn apply(self, row: &mut Row) -> Result<()> {
-        for (name, value) in (self.make)(row)? {
+        for (name, value) in (self.derive)(row)? {
             row.value.set(name, value);
         }
         Ok(())
@@ -44,26 +44,26 @@ fn texts(texts: Vec<String>) -> Value {
     Value::List(texts.into_iter().map(Value::Text).collect())
 }
 
-fn number(index: usize) -> Value {
+fn index_value(index: usize) -> Value {
     Value::Int(i64::try_from(index).unwrap_or(i64::MAX))
 }
 
-/// Adds `query`, `choices` and `gold`.
-fn hellaswag(row: &Row) -> Result<AddedColumns> {
+/// Returns the columns `query`, `choices` and `gold`.
+fn hellaswag(row: &Row) -> Result<DerivedColumns> {
     let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
-    let query = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
+    let query = remove_brackets(&format!("{}: {ending}", row.text("activity_label")?));
     let endings = row.texts("endings")?;
     if endings.len() != 4 {
         return Err(row.value_error("endings", "four endings", &texts(endings)));
     }
-    let choices = endings.iter().map(|ending| without_brackets(ending)).collect();
+    let choices = endings.iter().map(|ending| remove_brackets(ending)).collect();
     let gold = Value::Int(row.integer_or_text("label")?);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
 }
 
 /// Removes WikiHow markup from a HellaSwag text. Whitespace is stripped first, so an ending that starts with markup
 /// keeps the space after it.
-fn without_brackets(text: &str) -> String {
+fn remove_brackets(text: &str) -> String {
     let text = strip(text).replace(" [title]", ". ");
     let mut retained = String::with_capacity(text.len());
     let mut rest = text.as_str();
@@ -89,8 +89,8 @@ fn without_brackets(text: &str) -> String {
     retained.replace("  ", " ")
 }
 
-/// Adds `contexts` (one per choice), `ending` (scored after each context) and `gold`.
-fn winogrande(row: &Row) -> Result<AddedColumns> {
+/// Returns the columns `contexts` (one per choice), `ending` (scored after each context) and `gold`.
+fn winogrande(row: &Row) -> Result<DerivedColumns> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
         return Err(row.value_error("sentence", "a sentence with a blank `_`", &sentence.into()));
@@ -101,16 +101,16 @@ fn winogrande(row: &Row) -> Result<AddedColumns> {
         "2" => 1,
         other => return Err(row.value_error("answer", "\"1\" or \"2\"", &other.into())),
     };
-    let contexts = vec![with_option("option1", before, row)?, with_option("option2", before, row)?];
+    let contexts = vec![append_option("option1", before, row)?, append_option("option2", before, row)?];
     Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
 }
 
-fn with_option(option: &str, before: &str, row: &Row) -> Result<String> {
+fn append_option(option: &str, before: &str, row: &Row) -> Result<String> {
     Ok(format!("{before}{}", row.text(option)?))
 }
 
-/// Adds `query`, `choices` and `gold`.
-fn copa(row: &Row) -> Result<AddedColumns> {
+/// Returns the columns `query`, `choices` and `gold`.
+fn copa(row: &Row) -> Result<DerivedColumns> {
     let connector = match row.text("question")? {
         "cause" => "because",
         "effect" => "therefore",
@@ -124,11 +124,11 @@ fn copa(row: &Row) -> Result<AddedColumns> {
     // lm-evaluation-harness treats every nonzero label as the second choice, even -1, which marks a hidden answer.
     // Reject such labels instead.
     let label = row.integer("label")?;
-    let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
-    let right = right.ok_or_else(|| row.value_error("label", "0 or 1", &Value::Int(label)))?;
+    let index = usize::try_from(label).ok().filter(|index| *index < choices.len());
+    let index = index.ok_or_else(|| row.value_error("label", "0 or 1", &Value::Int(label)))?;
     // The gold index is that of the first choice with the correct text.
-    let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
-    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
+    let gold = choices.iter().position(|text| *text == choices[index]).unwrap_or(index);
+    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", index_value(gold))])
 }
 
 fn read_choice(field: &str, row: &Row) -> Result<String> {
@@ -138,20 +138,20 @@ fn read_choice(field: &str, row: &Row) -> Result<String> {
     Ok(format!(" {lowered}"))
 }
 
-/// Adds the columns for version 3.0 of the RACE task, which removes the blank at the end of an earlier question.
-fn race(row: &Row) -> Result<AddedColumns> {
-    add_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
+/// Returns the columns for version 3.0 of the RACE task, which removes the blank at the end of an earlier question.
+fn race(row: &Row) -> Result<DerivedColumns> {
+    build_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
 }
 
-/// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, they keep only the
-/// blank. This bug affects all older published numbers.
-fn race_v2(row: &Row) -> Result<AddedColumns> {
-    add_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
+/// Returns the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, they keep only
+/// the blank. This bug affects all older published numbers.
+fn race_v2(row: &Row) -> Result<DerivedColumns> {
+    build_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
 }
 
-/// Adds `query`, `choices` and `gold`. `query` consists of the passage, its earlier questions with answers, and the
-/// last question. `cloze` shortens an earlier question that ends in [`CLOZE_BLANK`].
-fn add_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
+/// Returns the columns `query`, `choices` and `gold`. `query` consists of the passage, its earlier questions with
+/// answers, and the last question. `cloze` shortens an earlier question that ends in [`CLOZE_BLANK`].
+fn build_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<DerivedColumns> {
     let problems = split_problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
         return Err(row.value_error("problems", "at least one problem", row.get("problems")?));
@@ -169,7 +169,7 @@ fn add_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumn
     // The last question is not modified, even if it ends in a blank.
     query.push_str(last.text("question")?);
     let (options, answer) = options_and_answer(last)?;
-    Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])
+    Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", index_value(answer))])
 }
 
 /// Exact text with which a cloze question ends.
@@ -224,9 +224,9 @@ mod tests {
             ("\u{1c}a[é]\u{a0}", "a"),
             ("[]]", "]"),
         ] {
-            assert_eq!(without_brackets(text), wanted, "{text:?}");
+            assert_eq!(remove_brackets(text), wanted, "{text:?}");
         }
         // The runtime is linear, because unclosed brackets are scanned only once.
-        assert_eq!(without_brackets(&"[".repeat(200_000)).len(), 200_000);
+        assert_eq!(remove_brackets(&"[".repeat(200_000)).len(), 200_000);
     }
 }

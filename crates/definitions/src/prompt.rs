@@ -157,20 +157,20 @@ impl FewShotPool {
         Self { documents, random: PythonRandom::new(seed), first }
     }
 
-    /// Returns the examples for one document. If `excluded` is given, draws one extra example, and drops the examples
-    /// that are equal to `excluded`.
+    /// Returns the examples for one document, without those that are equal to `excluded`. If `excluded` is given,
+    /// random sampling draws one extra example.
     ///
     /// # Errors
     /// Fails if there are too few examples.
     pub fn sample(&mut self, count: usize, excluded: Option<&Value>) -> Result<Vec<Value>> {
-        let other = |document: &&Value| excluded.is_none_or(|excluded| *document != excluded);
+        let is_other = |document: &&Value| excluded.is_none_or(|excluded| *document != excluded);
         let drawn: Vec<Value> = if self.first {
-            self.documents.iter().filter(other).take(count).cloned().collect()
+            self.documents.iter().filter(is_other).take(count).cloned().collect()
         } else {
-            let more = usize::from(excluded.is_some());
-            let places =
-                self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few_error(count))?;
-            places.iter().map(|index| &self.documents[*index]).filter(other).take(count).cloned().collect()
+            let extra = usize::from(excluded.is_some());
+            let indices =
+                self.random.sample(self.documents.len(), count + extra).map_err(|_| self.too_few_error(count))?;
+            indices.iter().map(|index| &self.documents[*index]).filter(is_other).take(count).cloned().collect()
         };
         if drawn.len() < count { Err(self.too_few_error(count)) } else { Ok(drawn) }
     }

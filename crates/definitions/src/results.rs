@@ -137,10 +137,10 @@ pub fn metric_items<'a, 'b>(
             let document_items = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
-                    pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
+                    pipeline.apply(texts, document).and_then(|result| score_generated(task, document, &result))
                 }
                 (Output::Generate, _) => Err(unexpected_answers_error(document_answers)),
-                _ => likelihoods(task, document, document_answers),
+                _ => score_likelihoods(task, document, document_answers),
             };
             let document_items = document_items.map_err(|error| error.at(task.place(index)))?;
             for ((items, chosen), (item, answer)) in scored.iter_mut().zip(document_items) {
@@ -194,7 +194,7 @@ fn unexpected_answers_error(answers: &[Answer]) -> Error {
 /// Value of a metric for one document, and the answer from which the metric computed it.
 type ItemAnswer = (Item, Value);
 
-fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
+fn score_likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     match (definition.output, answers) {
         (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => Ok(definition
@@ -227,12 +227,12 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 .map(|item| (item, Value::None))
                 .collect())
         }
-        (Output::MultipleChoice, _) => choices(task, document, answers),
+        (Output::MultipleChoice, _) => score_choices(task, document, answers),
         _ => Err(unexpected_answers_error(answers)),
     }
 }
 
-fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
+fn score_choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     let Some(field) = &definition.choices else { return Err(unexpected_answers_error(answers)) };
     let texts = task.columns.choices(field, document)?;
@@ -252,7 +252,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         likelihoods: pairs[..count].iter().map(|pair| pair.0).collect(),
         bare: pairs.get(count..2 * count),
         greedy: pairs.iter().map(|pair| Value::Bool(pair.1)).collect(),
-        golds: gold_numbers(task, &texts, &gold)?,
+        golds: gold_indices(task, &texts, &gold)?,
         texts: &texts,
         gold: &gold,
         answers,
@@ -261,12 +261,12 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
 }
 
 /// Returns the indices of the correct choices.
-fn gold_numbers(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
+fn gold_indices(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
     match (gold, task.has_several_targets) {
-        (Value::List(items), true) => items.iter().map(|item| choice_number(task, texts, item)).collect(),
+        (Value::List(items), true) => items.iter().map(|item| gold_index(task, texts, item)).collect(),
         (_, true) => Err(Error::bad_input("the first document has a list of correct answers, but this one does not")
             .found(gold.repr())),
-        (gold, false) => Ok(vec![choice_number(task, texts, gold)?]),
+        (gold, false) => Ok(vec![gold_index(task, texts, gold)?]),
     }
 }
 
@@ -306,13 +306,13 @@ impl ScoredChoices<'_> {
                 let hit = golds.iter().any(|gold| *gold != -100 && choice_at(&self.greedy, *gold) == greedy);
                 return Ok((Item::hit(hit), Value::List(self.greedy.clone())));
             }
-            Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(self.only_gold()?), number),
+            Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(self.single_gold()?), number),
             Kind::Brier => {
                 let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let powers: Vec<f64> = all.iter().map(|number| (number - max).exp()).collect();
-                let sum: f64 = powers.iter().sum();
-                let gold = usize::try_from(self.only_gold()?).unwrap_or(usize::MAX);
-                Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
+                let exponentials: Vec<f64> = all.iter().map(|number| (number - max).exp()).collect();
+                let sum: f64 = exponentials.iter().sum();
+                let gold = usize::try_from(self.single_gold()?).unwrap_or(usize::MAX);
+                Item::Probabilities(gold, exponentials.iter().map(|power| power / sum).collect())
             }
             _ => Item::hit(index.is_some() && golds.contains(&number)),
         };
@@ -325,7 +325,7 @@ impl ScoredChoices<'_> {
         self.task.definition.non_finite.best_choice(texts.map(|(number, text)| (*number, length(text))))
     }
 
-    fn only_gold(&self) -> Result<i64> {
+    fn single_gold(&self) -> Result<i64> {
         match self.golds[..] {
             [gold] if !self.task.has_several_targets => Ok(gold),
             _ => Err(Error::bad_input("the metric requires exactly one correct answer").found(self.gold.repr())),
@@ -334,7 +334,7 @@ impl ScoredChoices<'_> {
 }
 
 /// Returns the index of the gold choice. If it is not among the choices, returns -100, which is scored as wrong.
-fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
+fn gold_index(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),
         (_, Some(text)) if !task.has_several_targets => Ok(texts
@@ -348,7 +348,7 @@ fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     }
 }
 
-fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAnswer>> {
+fn score_generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     let target = task.columns.target(&definition.target, document)?;
     let gold = if let Some(field) = &definition.choices {
@@ -378,17 +378,17 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAn
         }
     };
     let metrics = definition.metrics.iter();
-    metrics.map(|metric| Ok((generated_item(task, metric, &gold, result)?, answer(metric, result)?))).collect()
+    metrics.map(|metric| Ok((generated_item(task, metric, &gold, result)?, recorded_answer(metric, result)?))).collect()
 }
 
 fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) -> Result<Item> {
     match (metric.kind, gold) {
-        (Kind::ExactMatch, Value::List(several)) if task.has_several_targets => {
+        (Kind::ExactMatch, Value::List(references)) if task.has_several_targets => {
             // NumPy converts all items to strings if one is a string.
-            let texts = several.iter().any(|one| one.as_text().is_some());
+            let has_text = references.iter().any(|one| one.as_text().is_some());
             let mut hit = false;
-            for one in several {
-                hit |= if texts {
+            for one in references {
+                hit |= if has_text {
                     same_text(metric, &Value::Text(one.text()), result)?
                 } else {
                     same_text(metric, one, result)?
@@ -404,7 +404,7 @@ fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) ->
 }
 
 /// Returns the answer to record for a metric. For `exact_match`, the text that it ignores is removed.
-fn answer(metric: &Metric, result: &Value) -> Result<Value> {
+fn recorded_answer(metric: &Metric, result: &Value) -> Result<Value> {
     match (metric.kind, result) {
         (Kind::ExactMatch, Value::Text(text)) => Ok(Value::Text(metric.matching.remove_ignored(text)?)),
         _ => Ok(result.clone()),

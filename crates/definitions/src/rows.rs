@@ -48,7 +48,7 @@ impl FileRows {
     /// # Errors
     /// Fails if a split is missing, ambiguous or incomplete.
     pub fn find_in(root: &Path, data: &Data, splits: &[&str]) -> Result<Self> {
-        let found = splits.iter().map(|split| Ok(((*split).to_owned(), split_below(root, data, split)?)));
+        let found = splits.iter().map(|split| Ok(((*split).to_owned(), find_split(root, data, split)?)));
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
 
@@ -67,7 +67,7 @@ impl FileRows {
 
 /// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the data set's
 /// folder below `root` (or `root` itself), its folder `data`, and the configuration's folders in both.
-fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
+fn find_split(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let set = inner_folder(root, &data.path);
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
@@ -75,11 +75,11 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     // Search only the folders of the given configuration and those without one, never another configuration's.
     let others = [Some(base.to_owned()), inner_folder(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
-    for folder_of_split in &places {
-        if let Some(files) = split_files(folder_of_split, split)? {
+    for place in &places {
+        if let Some(files) = split_files(place, split)? {
             return Ok(files);
         }
-        let folder = folder_of_split.join(split);
+        let folder = place.join(split);
         if folder.is_dir() {
             let mut files = files::entries(&folder).map_err(|error| Error::folder_io("read", &folder, &error))?;
             files.retain(|file| file.is_file() && format(file).is_ok());
@@ -88,7 +88,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
             }
         }
     }
-    let looked: Vec<String> = places.iter().map(|folder_of_split| folder_of_split.display().to_string()).collect();
+    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
     Err(Error::missing(format!("the dataset has no split `{split}`"))
         .at(looked.join(", "))
         .expected(format!("{split}.jsonl, {split}.parquet, or {split}-00000-of-00001.parquet"))
@@ -143,8 +143,8 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
         }
         RowForm::Json { zipped } => {
             let mut rows = match zipped {
-                true => json_rows(gzip::reader(file, limit), path, true)?,
-                false => json_rows(BufReader::new(file), path, false)?,
+                true => read_json_rows(gzip::reader(file, limit), path, true)?,
+                false => read_json_rows(BufReader::new(file), path, false)?,
             };
             if columns.is_none() {
                 fill_missing_fields(&mut rows);
@@ -172,7 +172,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-fn row(value: Value, location: String) -> Result<Row> {
+fn build_row(value: Value, location: String) -> Result<Row> {
     match value {
         Value::Map(_) => {
             check_row(&value, &location)?;
@@ -184,13 +184,13 @@ fn row(value: Value, location: String) -> Result<Row> {
     }
 }
 
-fn json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>> {
+fn read_json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>> {
     let mut values = JsonRows::new(reader, path, zipped).checked(check_row_bytes);
     let mut rows = Vec::new();
     while let Some(value) = values.next_value(PhantomData::<Value>)? {
         let location = values.location();
         tabular::check_count(rows.len(), &location)?;
-        rows.push(row(value, location)?);
+        rows.push(build_row(value, location)?);
     }
     Ok(rows)
 }
@@ -238,15 +238,15 @@ pub(crate) fn prepare_rows(definition: &Definition, mut rows: Vec<Row>) -> Resul
             .fields
             .iter()
             .try_for_each(|column| column.check(row))
-            .map_err(|error| name_task(error, definition))?;
+            .map_err(|error| add_task_name(error, definition))?;
         if let Some(prepare) = definition.prepare {
-            prepare.apply(row).map_err(|error| name_task(error, definition))?;
+            prepare.apply(row).map_err(|error| add_task_name(error, definition))?;
         }
     }
     Ok(rows)
 }
 
-fn name_task(error: Error, definition: &Definition) -> Error {
+fn add_task_name(error: Error, definition: &Definition) -> Error {
     error.at(format!("task {}", definition.name))
 }
 
@@ -255,13 +255,16 @@ fn name_task(error: Error, definition: &Definition) -> Error {
 /// # Errors
 /// Fails if the rows cannot be read or a filtered column is missing.
 pub(crate) fn filtered_rows(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
-    let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
-    for (column, wanted) in &definition.keep_rows {
-        if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
+    let mut documents = rows.rows(&definition.data, split).map_err(|error| add_task_name(error, definition))?;
+    for (column, allowed) in &definition.keep_rows {
+        if let Some(row_without_column) = documents.iter().find(|row| row.value.get(column).is_none()) {
             let error = Error::bad_input(format!("a row has no column `{column}`, by which `keep_rows` filters"));
-            return Err(name_task(error.at(&odd.location).found(odd.value.repr()), definition));
+            return Err(add_task_name(
+                error.at(&row_without_column.location).found(row_without_column.value.repr()),
+                definition,
+            ));
         }
-        documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
+        documents.retain(|row| row.value.get(column).is_some_and(|value| allowed.contains(value)));
     }
     Ok(documents)
 }

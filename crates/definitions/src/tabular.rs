@@ -66,17 +66,17 @@ impl Numbers {
             || self.fields.iter().any(|(_, numbers)| numbers.is_mixed())
     }
 
-    fn apply(&mut self, value: &mut Value) {
+    fn convert(&mut self, value: &mut Value) {
         match value {
             Value::Int(number) if self.has_float => *value = Value::Float(*number as f64),
             Value::List(items) => {
                 if let Some(numbers) = &mut self.items {
-                    items.iter_mut().for_each(|item| numbers.apply(item));
+                    items.iter_mut().for_each(|item| numbers.convert(item));
                 }
             }
             Value::Map(pairs) => {
                 for (index, (name, value)) in pairs.iter_mut().enumerate() {
-                    self.field(index, name).apply(value);
+                    self.field(index, name).convert(value);
                 }
             }
             _ => {}
@@ -90,7 +90,7 @@ pub(crate) fn unify_numbers(rows: &mut [Row]) {
     let mut numbers = Numbers::default();
     rows.iter().for_each(|row| numbers.add(&row.value));
     if numbers.is_mixed() {
-        rows.iter_mut().for_each(|row| numbers.apply(&mut row.value));
+        rows.iter_mut().for_each(|row| numbers.convert(&mut row.value));
     }
 }
 
@@ -104,20 +104,20 @@ pub(crate) fn csv_rows(file: File, path: &Path) -> Result<Vec<Row>> {
     let names: Vec<Value> =
         reader.headers().map_err(|error| table_error(error, path))?.iter().map(Value::from).collect();
     let mut columns: Vec<Vec<String>> = vec![Vec::new(); names.len()];
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|error| table_error(error, path))?;
         let line = record.position().map_or(0, csv::Position::line);
-        check_count(places.len(), path.display())?;
-        places.push(format!("{}:{line}", path.display()));
+        check_count(locations.len(), path.display())?;
+        locations.push(format!("{}:{line}", path.display()));
         columns.iter_mut().zip(&record).for_each(|(column, value)| column.push(value.to_owned()));
     }
-    let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(names.len()); places.len()];
+    let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(names.len()); locations.len()];
     for (name, column) in names.iter().zip(&columns) {
         let cells = infer_column(column);
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push((name.clone(), cell)));
     }
-    let rows = rows.into_iter().zip(places);
+    let rows = rows.into_iter().zip(locations);
     Ok(rows.map(|(pairs, location)| Row { location, value: Value::Map(pairs) }).collect())
 }
 
@@ -130,14 +130,14 @@ fn table_error(error: csv::Error, path: &Path) -> Error {
 fn infer_column(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
-    let kinds: &[fn(&str) -> Option<Value>] =
-        if has_gaps { &[parse_bool, broken_number] } else { &[parse_bool, parse_integer, broken_number] };
-    let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
+    let parsers: &[fn(&str) -> Option<Value>] =
+        if has_gaps { &[parse_bool, parse_float_value] } else { &[parse_bool, parse_integer, parse_float_value] };
+    let parser = parsers.iter().find(|parser| present.iter().all(|text| parser(text).is_some()));
     column
         .iter()
-        .map(|text| match kind {
+        .map(|text| match parser {
             _ if is_absent(text) => Value::None,
-            Some(kind) => kind(text).unwrap_or_else(|| Value::from(text.as_str())),
+            Some(parse) => parse(text).unwrap_or_else(|| Value::from(text.as_str())),
             None => Value::from(text.as_str()),
         })
         .collect()
@@ -159,7 +159,7 @@ fn parse_integer(text: &str) -> Option<Value> {
     text.parse().ok().map(Value::Int)
 }
 
-fn broken_number(text: &str) -> Option<Value> {
+fn parse_float_value(text: &str) -> Option<Value> {
     parse_float(text).filter(|_| !text.contains('_')).map(Value::Float)
 }
 

@@ -207,26 +207,26 @@ impl Task {
         self.check_labels()?;
         let shots = definition.shots(setting.shots);
         let mut pool = FewShotPool::new(
-            if shots > 0 { self.pool(rows)? } else { Vec::new() },
+            if shots > 0 { self.example_documents(rows)? } else { Vec::new() },
             setting.seed,
             definition.examples.first,
         );
         let all: Vec<usize> = (0..self.documents.len()).collect();
-        for some in all.chunks(BATCH_DOCUMENTS) {
+        for batch in all.chunks(BATCH_DOCUMENTS) {
             // Sampling is sequential because documents share the random state, whereas each document is rendered
             // independently.
-            let drawn = some.iter().map(|at| {
+            let drawn = batch.iter().map(|at| {
                 // Exclude the document itself if the example split and the test split have the same name or are both
                 // unset.
-                let without = (definition.examples.split == definition.test).then_some(&self.documents[*at]);
-                (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
+                let excluded = (definition.examples.split == definition.test).then_some(&self.documents[*at]);
+                (*at, if shots > 0 { pool.sample(shots, excluded) } else { Ok(Vec::new()) })
             });
             let drawn: Vec<(usize, Result<Vec<Value>>)> = drawn.collect();
             // Collect all results first, so that the error of the first failing document is reported.
             let results: Vec<Result<Vec<Request>>> = drawn
                 .into_par_iter()
                 .map(|(at, examples)| {
-                    let requests = self.requests_of(at, examples, setting);
+                    let requests = self.build_requests(at, examples, setting);
                     requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.place(at)))
                 })
                 .collect();
@@ -238,7 +238,7 @@ impl Task {
     }
 
     /// Builds the requests for one document.
-    fn requests_of(
+    fn build_requests(
         &self,
         at: usize,
         examples: Result<Vec<Value>>,
@@ -247,8 +247,8 @@ impl Task {
         let document = &self.documents[at];
         let field = self.definition.choices.as_ref();
         let choices = field.map(|field| self.columns.choices(field, document)).transpose()?;
-        let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
-        let kinds = self.request_kinds(document, contexts, choices.as_deref(), setting.chat.is_some())?;
+        let contexts = self.build_contexts(document, &examples?, choices.as_deref(), setting)?;
+        let kinds = self.build_request_kinds(document, contexts, choices.as_deref(), setting.chat.is_some())?;
         let kinds = (0..).zip(self.check_prompts(kinds, setting)?);
         Ok(kinds.map(|(index, kind)| Request { document: at, index, kind, repeats: self.definition.repeats }).collect())
     }

@@ -12,7 +12,7 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, Unde
 
 use crate::bounds::{check_operators, next_tag};
 use crate::exchange::{MAX_BYTES, printed, python, text, variables};
-use crate::jinja::rewrite::rewritten;
+use crate::jinja::rewrite::rewrite_operators;
 use crate::jinja::{extend, reset_render_state};
 use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
@@ -40,10 +40,10 @@ fn check_growth(source: &str) -> Result<()> {
                     .expected("if, for, set, with, macro, call and filter")
                     .found(tag.trim().to_owned()));
             }
-            "set" | "with" if tag.contains('=') => growth *= count_marks(tag, &['~', '+']),
+            "set" | "with" if tag.contains('=') => growth *= growth_factor(tag, &['~', '+']),
             "set" | "filter" => {
                 let block = rest.find("endset").or_else(|| rest.find("endfilter")).unwrap_or(rest.len());
-                growth *= count_marks(&rest[..block], &['{', '~', '+']);
+                growth *= growth_factor(&rest[..block], &['{', '~', '+']);
             }
             _ => {}
         }
@@ -57,7 +57,8 @@ fn check_growth(source: &str) -> Result<()> {
         .found(format!("a factor of up to {growth:.0}")))
 }
 
-fn count_marks(text: &str, marks: &[char]) -> f64 {
+/// Returns the factor by which an assignment may lengthen a string: 1 plus the number of marks in its text.
+fn growth_factor(text: &str, marks: &[char]) -> f64 {
     1.0 + text.matches(marks).count() as f64
 }
 
@@ -82,7 +83,7 @@ impl Template {
     /// Fails if the template is invalid or uses an unsupported filter, test or method.
     pub fn new(source: &str, location: &SourceLocation) -> Result<Self> {
         static STRICT_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
-            let mut environment = environment();
+            let mut environment = create_environment();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
             if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
                 environment.set_syntax(syntax);
@@ -132,13 +133,16 @@ impl Template {
                 .at(&self.location)
                 .expected(format!("one of {}", columns.join(", ")))
                 .found(absent.join(", "))
-                .hint("check the dataset's columns, which may have changed or differ for another `dataset_name`")
+                .hint(
+                    "check the dataset's columns: they may have been renamed, or may be different for this \
+                     `dataset_name`",
+                )
         })
     }
 }
 
 /// Creates the base environment for all templates: Python formatting, methods and filters, and a step limit.
-pub(crate) fn environment() -> Environment<'static> {
+pub(crate) fn create_environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(MAX_FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -175,7 +179,7 @@ pub(crate) fn compile(
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, MAX_FUEL)));
     // Jinja normalizes line endings.
-    environment.add_template_owned("it", rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?)?;
+    environment.add_template_owned("it", rewrite_operators(&source.replace("\r\n", "\n").replace('\r', "\n"))?)?;
     Ok(environment)
 }
 
@@ -203,8 +207,8 @@ pub(crate) fn template_error(error: &JinjaError) -> Error {
 
 /// Rejects unsupported filters, tests and methods before rendering.
 fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
-    for (sort, name) in names(source) {
-        let known = match sort {
+    for (kind, name) in find_names(source) {
+        let known = match kind {
             "filter" => {
                 let outcome = environment.empty_state().apply_filter(&name, &[]);
                 !matches!(outcome, Err(error) if error.kind() == ErrorKind::UnknownFilter)
@@ -216,8 +220,8 @@ fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
             _ => METHODS.contains(&name.as_str()),
         };
         if !known {
-            return Err(Error::bad_input(format!("a template uses an unsupported {sort}"))
-                .expected(format!("a {sort} that task definitions support"))
+            return Err(Error::bad_input(format!("a template uses an unsupported {kind}"))
+                .expected(format!("a {kind} that task definitions support"))
                 .found(name));
         }
     }
@@ -225,7 +229,7 @@ fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
 }
 
 /// Returns the filters, tests and methods used in a template as pairs such as `("filter", "trim")`.
-fn names(source: &str) -> Vec<(&'static str, String)> {
+fn find_names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;
     while let Some(open) = next_tag(rest) {

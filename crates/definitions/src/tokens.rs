@@ -38,13 +38,13 @@ fn tokenize_document(
     max_length: usize,
 ) -> Result<Vec<TokenizedRequest>> {
     // All choices usually share one context, so cache its tokens.
-    let mut known = HashMap::new();
+    let mut context_tokens = HashMap::new();
     let mut texts = Vec::with_capacity(requests.len());
     for request in requests {
         let tokens = match &request.kind {
             RequestKind::LogLikelihood { context, continuation: text } => {
                 let pair = (context.as_str(), text.as_str());
-                continuation(pair, encoder, bos, max_length, &mut known).map(|tokens| vec![tokens])
+                continuation(pair, encoder, bos, max_length, &mut context_tokens).map(|tokens| vec![tokens])
             }
             RequestKind::Rolling { text } => rolling(text, encoder, bos, max_length),
             RequestKind::Generate { .. } => Err(Error::job("cannot compute a log-likelihood for a generation request")),

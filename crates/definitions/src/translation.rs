@@ -107,12 +107,12 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     if orders.is_empty() {
         return 0.0;
     }
-    let precision = mean_order(|order| order.0, &orders);
-    let recall = mean_order(|order| order.1, &orders);
+    let precision = mean_over_orders(|order| order.0, &orders);
+    let recall = mean_over_orders(|order| order.1, &orders);
     if precision + recall == 0.0 { 0.0 } else { 100.0 * (5.0 * precision * recall / (4.0 * precision + recall)) }
 }
 
-fn mean_order(part: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
+fn mean_over_orders(part: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
     orders.iter().map(part).sum::<f64>() / orders.len() as f64
 }
 

@@ -94,8 +94,8 @@ impl Value {
             Self::Bool(true) => "True".to_owned(),
             Self::Bool(false) => "False".to_owned(),
             Self::Int(number) => number.to_string(),
-            Self::Float(number) => float(*number),
-            Self::Text(text) => quoted(text),
+            Self::Float(number) => float_repr(*number),
+            Self::Text(text) => text_repr(text),
             Self::List(items) => format!("[{}]", items.iter().map(Self::repr).collect::<Vec<_>>().join(", ")),
             Self::Map(pairs) => {
                 let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", key.repr(), value.repr()));
@@ -314,7 +314,7 @@ impl<'de> Deserialize<'de> for Value {
 }
 
 /// Formats a float like Python's `repr`, with the shortest digits that round-trip.
-fn float(number: f64) -> String {
+fn float_repr(number: f64) -> String {
     if !number.is_finite() {
         return if number.is_nan() {
             "nan"
@@ -337,7 +337,7 @@ fn float(number: f64) -> String {
 }
 
 /// Formats a string like Python's `repr`. Uses double quotes only if it contains a single quote and no double quote.
-fn quoted(text: &str) -> String {
+fn text_repr(text: &str) -> String {
     /// Characters that Python's `str.isprintable` considers nonprintable: control, format and unassigned characters,
     /// and all separators except the space.
     static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());

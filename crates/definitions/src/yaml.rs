@@ -15,7 +15,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 use crate::activity;
 use crate::keys::KeyIndex;
 use crate::value::Value;
-use scalar::scalar;
+use scalar::resolve_scalar;
 
 /// Maximum number of values in a file, with aliases expanded.
 const MAX_VALUES: usize = 2_000_000;
@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 100;
 /// Maximum total length in bytes of the strings in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
 /// Maximum number of unindented lines inside quoted strings per file.
-const MAX_MARGINS: usize = 200;
+const MAX_UNINDENTED_LINES: usize = 200;
 
 /// Location of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,8 +220,8 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     let mut text = text.to_owned();
     // PyYAML accepts unindented continuation lines in quoted strings, but `granit_parser` does not. Indent each of them
     // by a space, which does not become part of the string.
-    for _ in 0..MAX_MARGINS {
-        let error = match document(&text, file) {
+    for _ in 0..MAX_UNINDENTED_LINES {
+        let error = match parse_document(&text, file) {
             Err(error) => error,
             root => return root,
         };
@@ -229,7 +229,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
         let end = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
         text.insert(end, ' ');
     }
-    document(&text, file)
+    parse_document(&text, file)
 }
 
 /// If an error is caused by an unindented line in a quoted string, returns the number of that line.
@@ -239,7 +239,7 @@ fn unindented_line(error: &Error) -> Option<usize> {
     line.filter(|_| parts.what.contains("multiline quoted scalar"))
 }
 
-fn document(text: &str, file: &str) -> Result<Node> {
+fn parse_document(text: &str, file: &str) -> Result<Node> {
     let mut parser = Parser::new_from_str(text);
     let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0, text_bytes: 0 };
     let mut root = None;
@@ -249,7 +249,7 @@ fn document(text: &str, file: &str) -> Result<Node> {
             _ if root.is_some() => {
                 return Err(reader.yaml_error(&span, "a definition must be a single YAML document"));
             }
-            event => root = Some(reader.node(event, &span, &mut parser, 0)?),
+            event => root = Some(reader.read_node(event, &span, &mut parser, 0)?),
         }
     }
     Ok(root.unwrap_or_else(|| Node {
@@ -294,11 +294,11 @@ impl EventReader {
         })
     }
 
-    fn more<'a>(&self, parser: &mut Events<'a>, span: &Span) -> Result<(Event<'a>, Span)> {
+    fn next_required<'a>(&self, parser: &mut Events<'a>, span: &Span) -> Result<(Event<'a>, Span)> {
         self.next(parser)?.ok_or_else(|| self.yaml_error(span, "invalid YAML: unexpected end of file"))
     }
 
-    fn node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
+    fn read_node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
         self.count += 1;
         if let Event::Scalar(text, ..) = &event {
             self.text_bytes += text.len();
@@ -306,23 +306,23 @@ impl EventReader {
         self.check_size(depth, span)?;
         let location = SourceLocation { file: Arc::clone(&self.file), line: span.start.line() };
         let (tree, anchor) = match event {
-            Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
+            Event::Scalar(text, style, anchor, tag) => (resolve_scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => {
                 let mut items = Vec::new();
                 loop {
-                    let (event, span_of_item) = self.more(parser, span)?;
+                    let (event, span_of_item) = self.next_required(parser, span)?;
                     if matches!(event, Event::SequenceEnd) {
                         break;
                     }
-                    items.push(self.node(event, &span_of_item, parser, depth + 1)?);
+                    items.push(self.read_node(event, &span_of_item, parser, depth + 1)?);
                 }
                 (Tree::List(items), anchor)
             }
-            Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
+            Event::MappingStart(_, anchor, _) => (self.read_mapping(span, parser, depth)?, anchor),
             Event::Alias(anchor) => {
                 let found = self.anchors.get(&anchor);
                 let found = found.ok_or_else(|| self.yaml_error(span, "an alias is used inside its own anchor"))?;
-                let (values, bytes) = size(found);
+                let (values, bytes) = compute_size(found);
                 self.count += values;
                 self.text_bytes += bytes;
                 self.check_size(depth, span)?;
@@ -337,24 +337,24 @@ impl EventReader {
         Ok(node)
     }
 
-    fn mapping(&mut self, span: &Span, parser: &mut Events<'_>, depth: usize) -> Result<Tree> {
+    fn read_mapping(&mut self, span: &Span, parser: &mut Events<'_>, depth: usize) -> Result<Tree> {
         let mut pairs: Vec<(Value, Node)> = Vec::new();
         let mut index = KeyIndex::default();
         let mut merged: Vec<(Value, Node)> = Vec::new();
-        let mut taken_over = KeyIndex::default();
+        let mut merged_index = KeyIndex::default();
         loop {
-            let (event, span_of_key) = self.more(parser, span)?;
+            let (event, span_of_key) = self.next_required(parser, span)?;
             if matches!(event, Event::MappingEnd) {
                 break;
             }
             let merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
-            let key = self.node(event, &span_of_key, parser, depth + 1)?;
-            let (event, span_of_key) = self.more(parser, span)?;
-            let value = self.node(event, &span_of_key, parser, depth + 1)?;
+            let key = self.read_node(event, &span_of_key, parser, depth + 1)?;
+            let (event, span_of_key) = self.next_required(parser, span)?;
+            let value = self.read_node(event, &span_of_key, parser, depth + 1)?;
             if merge {
                 for (key, node) in value.items().iter().flat_map(Node::pairs) {
-                    if taken_over.position(&merged, key).is_none() {
-                        taken_over.push(&mut merged, key.clone(), node.clone());
+                    if merged_index.position(&merged, key).is_none() {
+                        merged_index.push(&mut merged, key.clone(), node.clone());
                     }
                 }
                 continue;
@@ -372,7 +372,7 @@ impl EventReader {
 }
 
 /// Returns the number of values in a node and the total length of its strings in bytes.
-fn size(node: &Node) -> (usize, usize) {
+fn compute_size(node: &Node) -> (usize, usize) {
     match &node.tree {
         Tree::List(items) => items.iter().fold((1, 0), add_size),
         Tree::Map(pairs) => pairs.iter().map(|(_, node)| node).fold((1, 0), add_size),
@@ -382,8 +382,8 @@ fn size(node: &Node) -> (usize, usize) {
 }
 
 fn add_size((values, bytes): (usize, usize), node: &Node) -> (usize, usize) {
-    let own_size = size(node);
-    (values + own_size.0, bytes + own_size.1)
+    let (node_values, node_bytes) = compute_size(node);
+    (values + node_values, bytes + node_bytes)
 }
 
 #[cfg(test)]

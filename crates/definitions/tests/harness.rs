@@ -55,7 +55,7 @@ fn request_fields(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
 }
 
 /// Runs `golden_requests.py` and returns its output folder, or `None` if Python is not available.
-fn golden_requests() -> Option<tempfile::TempDir> {
+fn run_golden_requests() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
     python::run(&mut python::script(&python, "golden_requests.py", [out.path()]));
@@ -64,7 +64,7 @@ fn golden_requests() -> Option<tempfile::TempDir> {
 
 #[test]
 fn requests_match_lm_eval_and_scores_match_sacrebleu() {
-    let Some(out) = golden_requests() else { return };
+    let Some(out) = run_golden_requests() else { return };
     compare_translations(out.path());
     compare_requests(out.path());
 }
@@ -96,7 +96,7 @@ fn compare_requests(out: &Path) {
     let limit = DocumentLimit::new(5.0).unwrap();
     let mut definitions = BTreeSet::new();
     let mut compared = 0;
-    let mut wrong = Vec::new();
+    let mut failed = Vec::new();
     for asked in golden["asked"].as_array().unwrap() {
         let name = asked["task"].as_str().unwrap();
         let with_chat = asked["chat"].as_bool().unwrap();
@@ -115,14 +115,14 @@ fn compare_requests(out: &Path) {
         let requests = match requests {
             Ok(requests) => requests,
             Err(error) => {
-                wrong.push(format!("{case}: {}", error.one_line()));
+                failed.push(format!("{case}: {}", error.one_line()));
                 continue;
             }
         };
         let expected = asked["requests"].as_array().unwrap();
         definitions.insert(name);
         if requests.len() != expected.len() {
-            wrong.push(format!("{case}: {} requests, the harness has {}", requests.len(), expected.len()));
+            failed.push(format!("{case}: {} requests, the harness has {}", requests.len(), expected.len()));
             continue;
         }
         for (ours, theirs) in requests.iter().zip(expected) {
@@ -133,7 +133,7 @@ fn compare_requests(out: &Path) {
                 && ours.index as u64 == theirs["index"]
                 && serde_json::Value::from(arguments.clone()) == theirs["arguments"];
             if !same {
-                wrong.push(format!(
+                failed.push(format!(
                     "{case}, document {}, {}: {kind} {arguments:#?}\nthe harness: {theirs:#}",
                     ours.document, ours.index
                 ));
@@ -142,7 +142,7 @@ fn compare_requests(out: &Path) {
         }
     }
     println!("{compared} requests of {} definitions compared", definitions.len());
-    assert!(wrong.is_empty(), "{} lists differ:\n{}", wrong.len(), wrong[..wrong.len().min(6)].join("\n"));
+    assert!(failed.is_empty(), "{} lists differ:\n{}", failed.len(), failed[..failed.len().min(6)].join("\n"));
     assert!(definitions.len() >= 40, "{}", definitions.len());
 }
 

@@ -34,13 +34,13 @@ struct Case {
     expected: Vec<Option<String>>,
 }
 
-fn table() -> Table {
+fn read_table() -> Table {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/jinja.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// Renders all cases, and returns those that deviate from Jinja.
-fn deviations(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> Option<String>) -> Deviations {
+fn find_deviations(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> Option<String>) -> Deviations {
     let mut found = Deviations::default();
     for case in cases {
         for (row, expected) in rows.iter().zip(&case.expected) {
@@ -57,9 +57,9 @@ fn deviations(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> O
 
 #[test]
 fn task_templates_deviate_from_jinja_only_as_listed() {
-    let table = table();
+    let table = read_table();
     let location = SourceLocation { file: "task.yaml".into(), line: 1 };
-    let found = deviations(&table.rows, &table.task, |template, row| {
+    let found = find_deviations(&table.rows, &table.task, |template, row| {
         Template::new(template, &location).and_then(|template| template.render(row)).ok()
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/jinja_deviations.json");
@@ -71,9 +71,9 @@ fn task_templates_deviate_from_jinja_only_as_listed() {
 }
 
 #[test]
-fn chat_templates_render_as_jinja() {
-    let table = table();
-    let found = deviations(&table.rows, &table.chat, |template, row| {
+fn chat_templates_render_as_in_jinja2() {
+    let table = read_table();
+    let found = find_deviations(&table.rows, &table.chat, |template, row| {
         // Pass the columns as special tokens, because both are template variables.
         let Value::Map(variables) = row.clone() else { return None };
         let rendered = ChatTemplate::new(template, variables, "chat_template.jinja");

@@ -150,7 +150,7 @@ impl Store {
                         _ if !is_hash => {}
                         true => self.add_pack_items(&name, &path, &mut entries),
                         false if hash.starts_with(&file_name(&group)) => {
-                            entries.push(self.read_folder_item(&name, path))
+                            entries.push(self.read_folder_item(&name, path));
                         }
                         false => {}
                     }
@@ -175,9 +175,12 @@ impl Store {
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
     fn add_pack_items(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let pack = packed::read_members(&*self.disk, file);
-        if let Err(found) = pack.as_ref().map_err(Clone::clone).and_then(|(_, is_intact)| {
-            if *is_intact { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) }
-        }) {
+        let damage = match &pack {
+            Ok((_, true)) => None,
+            Ok((_, false)) => Some("a line of the member list is damaged".to_owned()),
+            Err(found) => Some(found.clone()),
+        };
+        if let Some(found) = damage {
             let condition = ObjectCondition::Damaged(damaged_error(file).found(found));
             entries.push(self.build_item(stage, file_name(file), file.to_owned(), condition));
         }

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn hidden_process_is_unknown_rather_than_dead() {
-        // With `hidepid=2`, other users' processes are invisible, but this process still exists.
+        // The empty folder simulates `/proc` with `hidepid=2`, which hides a process although its id is in use.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();
         assert_eq!(is_process_alive(proc.path(), this_process, Some(1)), None, "the process id is in use");

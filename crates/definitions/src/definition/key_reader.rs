@@ -12,7 +12,7 @@ use crate::prepared::{self, RowPreparation};
 use crate::row;
 use crate::template::Template;
 use crate::value::Value;
-use crate::yaml::{Node, Tree, hook_error, texts, value_error};
+use crate::yaml::{Node, Tree, hook_error, value_error};
 use crate::{activity, equivalent};
 
 /// Keys that are accepted but affect neither prompts nor scores.
@@ -23,6 +23,18 @@ const UNSUPPORTED_KEYS: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
 /// Supported loader arguments. `trust_remote_code` has no effect, because scripts are never run.
 const LOADER_ARGUMENTS: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
+/// Supported keys of `fewshot_config`.
+const EXAMPLE_KEYS: [&str; 9] = [
+    "sampler",
+    "split",
+    "samples",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "gen_prefix",
+    "fewshot_delimiter",
+    "target_delimiter",
+];
 const KEYS: [&str; 26] = [
     "task",
     "dataset_path",
@@ -72,20 +84,20 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| value_error(key, "a string", node))
     }
 
-    /// Returns a string, or `other` if the key is missing. Rejects `null`, because lm-evaluation-harness fails when it
-    /// concatenates `None` and a string.
-    fn joined(&self, key: &str, other: &str) -> Result<String> {
+    /// Returns a string, or `default` if the key is missing. Rejects `null`, because lm-evaluation-harness fails when
+    /// it concatenates `None` and a string.
+    fn text_or(&self, key: &str, default: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(value_error(key, "a string", node)),
-            _ => Ok(self.text(key)?.unwrap_or_else(|| other.to_owned())),
+            _ => Ok(self.text(key)?.unwrap_or_else(|| default.to_owned())),
         }
     }
 
     fn field(&self, key: &str) -> Result<Option<Field>> {
-        self.get(key)?.map(|node| field(key, node)).transpose()
+        self.get(key)?.map(|node| read_field(key, node)).transpose()
     }
 
-    fn known_keys(&self) -> Result<()> {
+    fn check_keys(&self) -> Result<()> {
         for (key, node) in self.node.pairs() {
             let name = key.as_text().unwrap_or_default();
             if UNSUPPORTED_KEYS.contains(&name) && !node.is_null() {
@@ -113,14 +125,14 @@ impl KeyReader<'_> {
             return Err(Error::bad_input("`unsafe_code` is not supported: model-generated code is never run")
                 .at(&node.location));
         }
-        if let Some((path, node)) = self.other_hook() {
+        if let Some((path, node)) = self.find_unsupported_hook() {
             return Err(hook_error(&path, &node.kind().replace("!function ", ""), &node.location));
         }
         Ok(())
     }
 
     /// Returns the first hook that has no declarative equivalent.
-    fn other_hook(&self) -> Option<(String, &Node)> {
+    fn find_unsupported_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
             if name == "process_docs" {
@@ -130,9 +142,9 @@ impl KeyReader<'_> {
                 if let (true, Tree::List(items)) = (name == "metric_list", &node.tree) { &items[..] } else { &[] };
             for metric in metrics {
                 for (key, node) in metric.pairs() {
-                    let fine = matches!(&node.tree, Tree::Hook(hook)
+                    let is_equivalent = matches!(&node.tree, Tree::Hook(hook)
                         if key.as_text() == Some("aggregation") && equivalent::is_weighted_f1(hook, &node.location));
-                    if let (false, Some((_, hook))) = (fine, node.hook()) {
+                    if let (false, Some((_, hook))) = (is_equivalent, node.hook()) {
                         return Some((format!("metric_list.{}", key.text()), hook));
                     }
                 }
@@ -147,27 +159,29 @@ impl KeyReader<'_> {
     }
 
     fn missing_key_error(&self, key: &str) -> Error {
-        Error::bad_input(format!("the task has no `{key}`")).at(&self.node.location).expected(format!("`{key}: …`"))
+        Error::bad_input(format!("the task has no `{key}`"))
+            .at(&self.node.location)
+            .hint(format!("add `{key}` to the definition"))
     }
 
-    pub(super) fn definition(&self, name: String) -> Result<Definition> {
-        self.known_keys()?;
-        let output = self.output()?;
-        let data = self.data()?;
+    pub(super) fn read_definition(&self, name: String) -> Result<Definition> {
+        self.check_keys()?;
+        let output = self.read_output()?;
+        let data = self.read_data()?;
         let text = self.field("doc_to_text")?.ok_or_else(|| self.missing_key_error("doc_to_text"))?;
         let target = self.field("doc_to_target")?.ok_or_else(|| self.missing_key_error("doc_to_target"))?;
-        let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
+        let choices = self.get("doc_to_choice")?.map(|node| read_choices("doc_to_choice", node)).transpose()?;
         if output == Output::MultipleChoice && choices.is_none() {
             return Err(self.missing_key_error("doc_to_choice"));
         }
-        let EvaluatedSplits { test, validation } = self.evaluated_splits()?;
-        let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
-        let target_delimiter = self.joined("target_delimiter", " ")?;
+        let EvaluatedSplits { test, validation } = self.read_evaluated_splits()?;
+        let fewshot_delimiter = self.text_or("fewshot_delimiter", "\n\n")?;
+        let target_delimiter = self.text_or("target_delimiter", " ")?;
         let prefix = self.field("gen_prefix")?;
-        let shots = self.shots()?;
-        let repeats = self.repeats()?;
+        let shots = self.read_shots()?;
+        let repeats = self.read_repeats()?;
         let version = self.node.get("metadata").and_then(|node| node.get("version"));
-        let keep_rows = self.keep_rows()?;
+        let keep_rows = self.read_keep_rows()?;
         let mut definition = Definition {
             alias: self.text("task_alias")?.unwrap_or_else(|| name.clone()),
             name,
@@ -178,15 +192,15 @@ impl KeyReader<'_> {
             test,
             source: equivalent::replace_hooks(self.node, &keep_rows)?,
             keep_rows,
-            prepare: self.prepare()?,
+            prepare: self.read_prepare()?,
             output,
             description: self.field("description")?.filter(|field| !is_empty_text(field)),
             target_delimiter: target_delimiter.clone(),
             shots,
-            generation: self.generation(output, &fewshot_delimiter)?,
+            generation: self.read_generation(output, &fewshot_delimiter)?,
             repeats,
-            filters: self.filters(output)?,
-            metrics: self.metrics(output)?,
+            filters: self.read_filters(output)?,
+            metrics: self.read_metrics(output)?,
             non_finite: NonFiniteScore::NumpyArgmax,
             location: self.node.location.clone(),
             examples: Examples {
@@ -207,12 +221,12 @@ impl KeyReader<'_> {
             prefix,
         };
         if let Some(node) = self.get("fewshot_config")? {
-            examples(node, &mut definition.examples)?;
+            read_examples(node, &mut definition.examples)?;
         }
         Ok(definition)
     }
 
-    fn output(&self) -> Result<Output> {
+    fn read_output(&self) -> Result<Output> {
         let Some(node) = self.node.get("output_type") else { return Ok(Output::Generate) };
         let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
         let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
@@ -220,7 +234,7 @@ impl KeyReader<'_> {
     }
 
     /// Reads the data set and its loading options.
-    fn data(&self) -> Result<Data> {
+    fn read_data(&self) -> Result<Data> {
         let path = self.text("dataset_path")?.ok_or_else(|| self.missing_key_error("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
@@ -239,30 +253,32 @@ impl KeyReader<'_> {
     }
 
     /// Reads `test_split` and `validation_split`. At least one of them is required.
-    fn evaluated_splits(&self) -> Result<EvaluatedSplits> {
+    fn read_evaluated_splits(&self) -> Result<EvaluatedSplits> {
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
         if test.is_none() && validation.is_none() {
-            return Err(self.missing_key_error("test_split").expected("`test_split` or `validation_split`"));
+            return Err(Error::bad_input("the task has no split to evaluate")
+                .at(&self.node.location)
+                .hint("add `test_split` or `validation_split` to the definition"));
         }
         Ok(EvaluatedSplits { test, validation })
     }
 
     /// Reads the number of few-shot examples.
-    fn shots(&self) -> Result<Option<usize>> {
+    fn read_shots(&self) -> Result<Option<usize>> {
         let Some(node) = self.get("num_fewshot")? else { return Ok(None) };
-        whole(node).map(Some).ok_or_else(|| value_error("num_fewshot", "a whole number, 0 or more", node))
+        as_count(node).map(Some).ok_or_else(|| value_error("num_fewshot", "a whole number, 0 or more", node))
     }
 
-    fn repeats(&self) -> Result<usize> {
+    fn read_repeats(&self) -> Result<usize> {
         let Some(node) = self.get("repeats")? else { return Ok(1) };
         let expected = format!("a number from 1 to {MAX_REPEATS}");
-        whole(node)
+        as_count(node)
             .filter(|times| (1..=MAX_REPEATS).contains(times))
             .ok_or_else(|| value_error("repeats", &expected, node))
     }
 
-    fn prepare(&self) -> Result<Option<RowPreparation>> {
+    fn read_prepare(&self) -> Result<Option<RowPreparation>> {
         let Some(node) = self.get("prepare")? else { return Ok(None) };
         let found = prepared::PREPARATIONS.into_iter().find(|prepare| node.text() == Some(prepare.name));
         found
@@ -270,7 +286,7 @@ impl KeyReader<'_> {
             .ok_or_else(|| value_error("prepare", &prepared::PREPARATIONS.map(|prepare| prepare.name).join(", "), node))
     }
 
-    fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
+    fn read_keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
         let mut found = Vec::new();
         if let Some(Node { tree: Tree::Hook(hook), location }) = self.node.get("process_docs") {
             found.extend(equivalent::kept_rows(hook, location));
@@ -287,7 +303,7 @@ impl KeyReader<'_> {
             .collect())
     }
 
-    fn generation(&self, output: Output, delimiter: &str) -> Result<Value> {
+    fn read_generation(&self, output: Output, delimiter: &str) -> Result<Value> {
         if output != Output::Generate {
             return Ok(Value::Map(Vec::new()));
         }
@@ -325,7 +341,7 @@ impl KeyReader<'_> {
         Ok(settings)
     }
 
-    fn filters(&self, output: Output) -> Result<Vec<Pipeline>> {
+    fn read_filters(&self, output: Output) -> Result<Vec<Pipeline>> {
         let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::take_first()]) };
         let Tree::List(items) = &node.tree else { return Err(value_error("filter_list", "a list of pipelines", node)) };
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
@@ -337,7 +353,7 @@ impl KeyReader<'_> {
         Ok(pipelines)
     }
 
-    fn metrics(&self, output: Output) -> Result<Vec<Metric>> {
+    fn read_metrics(&self, output: Output) -> Result<Vec<Metric>> {
         let Some(node) = self.get("metric_list")? else {
             let names: &[Kind] = match output {
                 Output::LogLikelihood => &[Kind::Perplexity, Kind::Acc],
@@ -377,14 +393,14 @@ fn is_empty_text(field: &Field) -> bool {
     matches!(field, Field::Text(_, text) if text.is_empty())
 }
 
-fn whole(node: &Node) -> Option<usize> {
+fn as_count(node: &Node) -> Option<usize> {
     match &node.tree {
         Tree::Scalar(Value::Int(number)) => usize::try_from(*number).ok(),
         _ => None,
     }
 }
 
-fn field(key: &str, node: &Node) -> Result<Field> {
+fn read_field(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::Scalar(Value::Text(text)) => {
             activity::record_start(format_args!("`{key}`, {}", node.location));
@@ -398,18 +414,18 @@ fn field(key: &str, node: &Node) -> Result<Field> {
     }
 }
 
-fn choices(key: &str, node: &Node) -> Result<Field> {
+fn read_choices(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::List(_) => Ok(Field::Fixed(node.plain()?)),
         Tree::Map(pairs) => {
             Ok(Field::Fixed(Value::List(pairs.iter().map(|(_, node)| node.plain()).collect::<Result<_>>()?)))
         }
-        Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => field(key, node),
+        Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => read_field(key, node),
         Tree::Scalar(_) => Err(value_error(key, "a list, a mapping, a column or a template", node)),
     }
 }
 
-fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
+fn read_examples(node: &Node, examples: &mut Examples) -> Result<()> {
     if !matches!(node.tree, Tree::Map(_)) {
         return Err(value_error("fewshot_config", "a mapping", node));
     }
@@ -437,10 +453,10 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
                 }
                 examples.samples = Some(items);
             }
-            "doc_to_text" if !node.is_null() => examples.text = field(&full, node)?,
-            "doc_to_target" if !node.is_null() => examples.target = field(&full, node)?,
-            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(choices(&full, node)?) },
-            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(field(&full, node)?) },
+            "doc_to_text" if !node.is_null() => examples.text = read_field(&full, node)?,
+            "doc_to_target" if !node.is_null() => examples.target = read_field(&full, node)?,
+            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(read_choices(&full, node)?) },
+            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(read_field(&full, node)?) },
             "fewshot_delimiter" => examples.delimiter = text()?,
             "target_delimiter" => examples.target_delimiter = text()?,
             // lm-evaluation-harness accepts these keys and ignores them.
@@ -448,7 +464,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "process_docs" if node.is_null() => {}
             _ => {
                 let error = Error::bad_input(format!("unknown key `{full}`")).at(&node.location);
-                return Err(error.found(texts(node).join(", ")));
+                return Err(error.expected(EXAMPLE_KEYS.join(", ")));
             }
         }
     }

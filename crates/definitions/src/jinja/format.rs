@@ -10,13 +10,14 @@ use crate::exchange::{printed, repr, text, unsupported_error};
 /// Maximum number of digits in a width or precision. It bounds the size of the output.
 const MAX_DIGITS: usize = 4;
 
-pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
+/// Implements Python's `format % values`.
+pub(super) fn format_percent(format: &str, values: &Jinja) -> Result<String, Error> {
     let positional: Vec<Jinja> = match values.downcast_object_ref::<Tuple>() {
         Some(values) => values.to_vec(),
         None => vec![values.clone()],
     };
     let mut positional = positional.iter();
-    let mut named = false;
+    let mut uses_names = false;
     let mut out = String::new();
     let mut rest = format;
     while let Some(start) = rest.find('%') {
@@ -42,7 +43,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
         }
         let value = match key {
             Some(key) if values.kind() == ValueKind::Map => {
-                named = true;
+                uses_names = true;
                 values.get_item(&Jinja::from(key))?
             }
             Some(_) => return Err(unsupported_error("a `%` format with names requires a dict")),
@@ -51,7 +52,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
         out.push_str(&format_value(options, conversion, &value)?);
     }
     out.push_str(rest);
-    if positional.next().is_some() && !named && values.kind() != ValueKind::Map {
+    if positional.next().is_some() && !uses_names && values.kind() != ValueKind::Map {
         return Err(unsupported_error("not all values were converted by the format"));
     }
     printed(out.len()).map(|()| out)
@@ -93,9 +94,10 @@ fn check_width(options: &str) -> Result<(), Error> {
     }
 }
 
+/// Implements Python's `format.format(*args)`.
 pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> {
     let (positional, names): (&[Jinja], Kwargs) = from_args(args)?;
-    let mut automatic = 0;
+    let mut next_position = 0;
     let mut out = String::new();
     let mut characters = format.char_indices().peekable();
     while let Some((at, c)) = characters.next() {
@@ -114,7 +116,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
                 if format[at + 1 + length..].starts_with('{') {
                     return Err(unsupported_error("nested fields in a format are not supported"));
                 }
-                out.push_str(&formatted_field(field, positional, &names, &mut automatic)?);
+                out.push_str(&format_field(field, positional, &names, &mut next_position)?);
                 while characters.next_if(|(next, _)| *next <= at + 1 + length).is_some() {}
             }
             c => out.push(c),
@@ -125,13 +127,13 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
 
 /// Formats one replacement field. It consists of a name or index, an optional `!r`, and an optional `:` followed by a
 /// format specification.
-fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
+fn format_field(field: &str, positional: &[Jinja], names: &Kwargs, next_position: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
     let missing_value_error = || unsupported_error(format!("no value for `{name}` in the format"));
     let value = if name.is_empty() {
-        *automatic += 1;
-        positional.get(*automatic - 1).cloned().ok_or_else(missing_value_error)?
+        *next_position += 1;
+        positional.get(*next_position - 1).cloned().ok_or_else(missing_value_error)?
     } else if let Ok(position) = name.parse::<usize>() {
         positional.get(position).cloned().ok_or_else(missing_value_error)?
     } else if name.contains(['.', '[']) {
@@ -149,7 +151,7 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
         return text(&value);
     }
     check_width(specification)?;
-    if let Some(text) = grouped(specification, &value)? {
+    if let Some(text) = format_grouped(specification, &value)? {
         return Ok(text);
     }
     let is_plain = value.as_str().is_some() || value.kind() == ValueKind::Number;
@@ -162,7 +164,7 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
 
 /// Formats a number with a `,` or `%` specification (such as `,d`, `,.2f`, `.2%`), which minijinja does not support.
 /// Returns `None` for other specifications.
-fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> {
+fn format_grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> {
     let is_grouped = specification.contains(',');
     if !is_grouped && !specification.ends_with('%') {
         return Ok(None);
@@ -185,11 +187,11 @@ fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> 
         Some('%') => format!("{:.digits$}%", 100.0 * number()?),
         _ => return Err(format_error()),
     };
-    Ok(Some(if is_grouped { with_commas(&plain) } else { plain }))
+    Ok(Some(if is_grouped { insert_commas(&plain) } else { plain }))
 }
 
 /// Inserts thousands separators into the integer part of a number.
-fn with_commas(number: &str) -> String {
+fn insert_commas(number: &str) -> String {
     let (sign, digits) = number.strip_prefix('-').map_or(("", number), |digits| ("-", digits));
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let (whole, rest) = digits.split_at(end);

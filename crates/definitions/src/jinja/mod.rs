@@ -40,12 +40,12 @@ pub(crate) fn extend(environment: &mut Environment<'static>) {
     texts::add_filters(environment);
     sequences::add_filters(environment);
     checks::add_tests(environment);
-    ordering::add(environment);
-    objects::add_owner(environment);
+    ordering::add_filters(environment);
+    objects::add_method_check(environment);
     add_default(environment);
-    environment.add_filter(names::PERCENT, |format: String, values: Jinja| format::percent(&format, &values));
+    environment.add_filter(names::PERCENT, |format: String, values: Jinja| format::format_percent(&format, &values));
     environment.add_filter("format", |format: String, values: Rest<Jinja>| {
-        format::percent(&format, &Jinja::from(minijinja::value::Tuple::from(values.0)))
+        format::format_percent(&format, &Jinja::from(minijinja::value::Tuple::from(values.0)))
     });
     add_globals(environment);
 }

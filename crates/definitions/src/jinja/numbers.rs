@@ -16,15 +16,15 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     let negative = text.starts_with('-');
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let prefix = digits.get(..2).map(str::to_ascii_lowercase);
-    let prefixed = match prefix.as_deref() {
+    let prefix_radix = match prefix.as_deref() {
         Some("0x") => 16,
         Some("0o") => 8,
         Some("0b") => 2,
         _ => 0,
     };
-    let has_prefix = prefixed != 0 && (base == 0 || base == prefixed);
+    let has_prefix = prefix_radix != 0 && (base == 0 || base == prefix_radix);
     let (digits, radix) = match (has_prefix, base) {
-        (true, _) => (digits[2..].strip_prefix('_').unwrap_or(&digits[2..]), prefixed),
+        (true, _) => (digits[2..].strip_prefix('_').unwrap_or(&digits[2..]), prefix_radix),
         (false, 0) => (digits, 10),
         (false, base) => (digits, base),
     };
@@ -65,7 +65,7 @@ fn is_digit(c: Option<char>) -> bool {
 }
 
 /// Truncates a number like Python's `int(number)`.
-fn truncated(number: f64) -> Result<Jinja, Error> {
+fn truncate(number: f64) -> Result<Jinja, Error> {
     let number = number.trunc();
     if number.abs() < 2_f64.powi(126) { Ok(integer(number as i128)) } else { Err(too_large_error()) }
 }
@@ -91,7 +91,7 @@ pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwar
             return Ok(integer(number));
         }
         return match parse_float(text) {
-            Some(number) if number.is_finite() => truncated(number),
+            Some(number) if number.is_finite() => truncate(number),
             _ => Ok(default),
         };
     }
@@ -100,7 +100,7 @@ pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwar
         ValueKind::Number if value.is_integer() => Ok(value.clone()),
         ValueKind::Number => {
             let number = f64::try_from(value.clone())?;
-            if number.is_nan() { Ok(default) } else { truncated(number) }
+            if number.is_nan() { Ok(default) } else { truncate(number) }
         }
         ValueKind::Undefined => Err(Error::from(minijinja::ErrorKind::UndefinedError)),
         _ => Ok(default),

@@ -13,7 +13,7 @@ use crate::refusal::unsupported_error;
 
 /// Adds the filter that rejects uncalled methods, such as `x.upper`. In Python, such an expression is a method object,
 /// whereas in minijinja it is undefined.
-pub(super) fn add_owner(environment: &mut Environment<'static>) {
+pub(super) fn add_method_check(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
         ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {

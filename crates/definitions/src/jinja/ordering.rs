@@ -12,12 +12,12 @@ use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
 use super::names::{CONTAINER, LEFT, RIGHT};
-use super::sequences::by_path;
+use super::sequences::get_by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::unsupported_error;
 
 /// Maximum number of saved operands. An operand remains saved if its comparison is short-circuited.
-const MAX_KEPT: usize = 1_000;
+const MAX_SAVED_OPERANDS: usize = 1_000;
 
 thread_local! {
     /// Number and left operand of each comparison whose right operand has not been evaluated yet.
@@ -29,21 +29,21 @@ pub(super) fn clear_operands() {
     OPERANDS.with_borrow_mut(Vec::clear);
 }
 
-pub(super) fn add(environment: &mut Environment<'static>) {
+pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter(LEFT, |value: Jinja, comparison: u32| {
         OPERANDS.with_borrow_mut(|operands| {
-            if operands.len() >= MAX_KEPT {
+            if operands.len() >= MAX_SAVED_OPERANDS {
                 operands.remove(0);
             }
             operands.push((comparison, value.clone()));
         });
-        number(value)
+        to_comparable(value)
     });
     environment.add_filter(RIGHT, |value: Jinja, comparison: u32| {
         if let Some(left) = take_left_operand(comparison) {
             check_order(&left, &value)?;
         }
-        Ok::<_, Error>(number(value))
+        Ok::<_, Error>(to_comparable(value))
     });
     environment.add_filter(CONTAINER, |value: Jinja, comparison: u32| {
         if let Some(left) = take_left_operand(comparison) {
@@ -53,16 +53,16 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     });
     add_tests(environment);
     environment.add_filter("sort", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
-        let items = sortable(&value, &kwargs)?;
+        let items = check_sortable(&value, &kwargs)?;
         filters::sort(state, items, kwargs)
     });
     environment.add_filter("min", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
-        let items = sortable(&value, &kwargs)?;
+        let items = check_sortable(&value, &kwargs)?;
         filters::min(state, items, kwargs)
     });
     environment.add_filter("max", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
         // If items are equal, Python returns the first one and minijinja the last one.
-        let items = sortable(&value, &kwargs)?;
+        let items = check_sortable(&value, &kwargs)?;
         filters::max(state, items.try_iter()?.collect::<Vec<_>>().into_iter().rev().collect(), kwargs)
     });
 }
@@ -75,11 +75,11 @@ fn add_tests(environment: &mut Environment<'static>) {
         (&["gt", "greaterthan", ">"], Ordering::is_gt),
         (&["ge", ">="], Ordering::is_ge),
     ];
-    for (names, holds) in tests {
+    for (names, accepts) in tests {
         for &name in names {
             environment.add_test(name, move |value: Jinja, other: Jinja| {
                 check_order(&value, &other)?;
-                Ok::<_, Error>(holds(number(value).cmp(&number(other))))
+                Ok::<_, Error>(accepts(to_comparable(value).cmp(&to_comparable(other))))
             });
         }
     }
@@ -96,7 +96,7 @@ fn take_left_operand(comparison: u32) -> Option<Jinja> {
 }
 
 /// Converts a boolean to an integer, as Python does in comparisons.
-fn number(value: Jinja) -> Jinja {
+fn to_comparable(value: Jinja) -> Jinja {
     if value.kind() == ValueKind::Bool { Jinja::from(i64::from(value.is_true())) } else { value }
 }
 
@@ -158,16 +158,18 @@ fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
 fn sort_key(item: &Jinja, paths: &[&str]) -> Result<Jinja, Error> {
     match paths {
         [] => Ok(item.clone()),
-        [path] => by_path(item.clone(), path),
-        paths => paths.iter().map(|path| by_path(item.clone(), path)).collect::<Result<Vec<_>, _>>().map(Jinja::from),
+        [path] => get_by_path(item.clone(), path),
+        paths => {
+            paths.iter().map(|path| get_by_path(item.clone(), path)).collect::<Result<Vec<_>, _>>().map(Jinja::from)
+        }
     }
 }
 
-/// Returns the items to sort.
+/// Returns the items to sort, unchanged.
 ///
 /// # Errors
-/// Fails if Python cannot order two of the items.
-fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
+/// Fails if Python cannot order two adjacent items.
+fn check_sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     if value.is_undefined() {
         return Ok(value.clone());
     }

@@ -29,7 +29,7 @@ struct Edit {
 ///
 /// # Errors
 /// Fails if the template is invalid or combines markup with other strings.
-pub(crate) fn rewritten(source: &str) -> Result<String, Error> {
+pub(crate) fn rewrite_operators(source: &str) -> Result<String, Error> {
     let tokens = tokenize(source, false, SyntaxConfig::default()).collect::<Result<Vec<_>, _>>()?;
     let mut edits: Vec<Edit> = Vec::new();
     for (at, (token, span)) in tokens.iter().enumerate() {
@@ -38,18 +38,20 @@ pub(crate) fn rewritten(source: &str) -> Result<String, Error> {
                 let start = operand_start(&tokens, at, Level::Concat);
                 let follows_another = start > 0 && matches!(tokens[start - 1].0, Token::Tilde);
                 if !follows_another {
-                    edits.extend(as_string(&tokens, start, at).into_iter().flatten());
+                    edits.extend(wrap_as_string(&tokens, start, at).into_iter().flatten());
                 }
                 let end = operand_end(&tokens, at + 1, Level::Concat);
-                edits.extend(as_string(&tokens, at + 1, end).into_iter().flatten());
+                edits.extend(wrap_as_string(&tokens, at + 1, end).into_iter().flatten());
             }
-            Token::Lt | Token::Lte | Token::Gt | Token::Gte => edits.extend(compared(&tokens, at, at, RIGHT)),
+            Token::Lt | Token::Lte | Token::Gt | Token::Gte => edits.extend(wrap_comparison(&tokens, at, at, RIGHT)),
             Token::Ident("in") if is_containment(&tokens, at) => {
                 let is_negated = matches!(tokens[at - 1].0, Token::Ident("not"));
-                edits.extend(compared(&tokens, at - usize::from(is_negated), at, CONTAINER));
+                edits.extend(wrap_comparison(&tokens, at - usize::from(is_negated), at, CONTAINER));
             }
-            Token::Ident("is") => edits.extend(tested_method(&tokens, at)?),
-            Token::BracketOpen if at > 0 && ends_operand(&tokens[at - 1].0) => edits.extend(slice(&tokens, at)?),
+            Token::Ident("is") => edits.extend(reject_method_test(&tokens, at)?),
+            Token::BracketOpen if at > 0 && ends_operand(&tokens[at - 1].0) => {
+                edits.extend(rewrite_slice(&tokens, at)?)
+            }
             Token::Mod if follows_text(&tokens, at) => {
                 let end = operand_end(&tokens, at + 1, Level::Product);
                 edits.push(Edit { offset: start_of(span), rank: 1, removed: 1, text: format!("|{PERCENT}(") });
@@ -82,7 +84,7 @@ fn end_of(span: &Span) -> usize {
 }
 
 /// Returns the edits that convert the tokens `start..end` to a string.
-fn as_string(tokens: &[SpannedToken<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
+fn wrap_as_string(tokens: &[SpannedToken<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
     let operand = tokens.get(start..end)?;
     let first = operand.first()?;
     let last = operand.last()?;
@@ -172,7 +174,7 @@ fn operand_end(tokens: &[SpannedToken<'_>], start: usize, level: Level) -> usize
 
 /// Returns the edits that pass the operands of a comparison through filters. The operator spans the tokens
 /// `first..=last`.
-fn compared(tokens: &[SpannedToken<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
+fn wrap_comparison(tokens: &[SpannedToken<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
     let start = operand_start(tokens, first, Level::Comparison);
     let end = operand_end(tokens, last + 1, Level::Comparison);
     if start >= first || end <= last + 1 {
@@ -211,7 +213,7 @@ fn is_containment(tokens: &[SpannedToken<'_>], at: usize) -> bool {
 }
 
 /// Returns the index of the bracket that matches the closing bracket at `close`.
-fn opening(tokens: &[SpannedToken<'_>], close: usize) -> Option<usize> {
+fn find_opening(tokens: &[SpannedToken<'_>], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {
         match &tokens[at].0 {
@@ -238,7 +240,7 @@ fn value_start(tokens: &[SpannedToken<'_>], end: usize) -> Result<usize, Error> 
     while let Some(last) = end.checked_sub(1) {
         let start = match &tokens[last].0 {
             Token::BracketClose | Token::ParenClose | Token::BraceClose => {
-                let Some(open) = opening(tokens, last) else { return Ok(last) };
+                let Some(open) = find_opening(tokens, last) else { return Ok(last) };
                 if open > 0 && ends_operand(&tokens[open - 1].0) {
                     end = open;
                     continue;
@@ -261,9 +263,9 @@ fn value_start(tokens: &[SpannedToken<'_>], end: usize) -> Result<usize, Error> 
 
 /// Returns the edits that rewrite the slice whose bracket opens at `open` into a filter. Returns no edits for a plain
 /// index.
-fn slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, Error> {
+fn rewrite_slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     let mut depth = 0_usize;
-    let mut marks = Vec::new();
+    let mut colons = Vec::new();
     let close = tokens[open..].iter().position(|(token, _)| {
         match token {
             Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
@@ -277,20 +279,20 @@ fn slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, Error> {
         match token {
             Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
             Token::BracketClose | Token::ParenClose | Token::BraceClose => depth = depth.saturating_sub(1),
-            Token::Colon if depth == 0 => marks.push(at),
+            Token::Colon if depth == 0 => colons.push(at),
             _ => {}
         }
     }
-    if marks.is_empty() || marks.len() > 2 {
+    if colons.is_empty() || colons.len() > 2 {
         return Ok(Vec::new());
     }
     let start = value_start(tokens, open)?;
     let replaced = |at: usize, text: String| Edit { offset: start_of(&tokens[at].1), rank: 5, removed: 1, text };
     let mut edits = vec![Edit { offset: start_of(&tokens[start].1), rank: 1, removed: 0, text: "(".into() }];
-    edits.push(replaced(open, format!("|{SLICE}({}", absent_bound(open, marks[0]))));
-    let last = marks.len() - 1;
-    edits.extend(marks[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent_bound(mark, marks[last])))));
-    edits.push(replaced(marks[last], format!(", {}", absent_bound(marks[last], close))));
+    edits.push(replaced(open, format!("|{SLICE}({}", absent_bound(open, colons[0]))));
+    let last = colons.len() - 1;
+    edits.extend(colons[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent_bound(mark, colons[last])))));
+    edits.push(replaced(colons[last], format!(", {}", absent_bound(colons[last], close))));
     edits.push(replaced(close, if last == 0 { ", none))".into() } else { "))".into() }));
     Ok(edits)
 }
@@ -302,7 +304,7 @@ fn absent_bound(from: usize, to: usize) -> &'static str {
 
 /// Returns the edits that reject `is defined` for a method that is not called. `x.upper is defined` is true in Python,
 /// but false in minijinja.
-fn tested_method(tokens: &[SpannedToken<'_>], is: usize) -> Result<Vec<Edit>, Error> {
+fn reject_method_test(tokens: &[SpannedToken<'_>], is: usize) -> Result<Vec<Edit>, Error> {
     let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
     let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);
     let Some(Token::Ident("defined" | "undefined")) = test else { return Ok(Vec::new()) };

@@ -15,7 +15,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_generators(environment);
     environment.add_filter("reverse", |value: Jinja| match value.as_str() {
         Some(text) => Ok(Jinja::from(text.chars().rev().collect::<String>())),
-        None => filters::reverse(&value).and_then(|items| lazy(&items)),
+        None => filters::reverse(&value).and_then(|items| to_lazy(&items)),
     });
     environment.add_filter("items", |value: Jinja| match value.kind() {
         ValueKind::Map => {
@@ -28,8 +28,9 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         ValueKind::Undefined => Ok(Lazy::value([])),
         kind => Err(unsupported_error(format!("`items` requires a dict, not a value of type {kind}"))),
     });
-    environment
-        .add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| sliced(&value, &start, &stop, &step));
+    environment.add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| {
+        slice_value(&value, &start, &stop, &step)
+    });
     environment.add_filter("join", |items: Jinja, separator: Option<String>, kwargs: Kwargs| {
         let separator = separator.or(kwargs.get("d")?).unwrap_or_default();
         let attribute: Option<String> = kwargs.get("attribute")?;
@@ -63,17 +64,17 @@ fn add_generators(environment: &mut Environment<'static>) {
         },
     );
     environment.add_filter("unique", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
-        filters::unique(state, value, kwargs).and_then(|items| lazy(&items))
+        filters::unique(state, value, kwargs).and_then(|items| to_lazy(&items))
     });
     environment.add_filter("batch", |state: &State<'_, '_>, value: Jinja, count: usize, fill: Option<Jinja>| {
-        filters::batch(state, value, count, fill).and_then(|items| lazy(&items))
+        filters::batch(state, value, count, fill).and_then(|items| to_lazy(&items))
     });
     environment.add_filter("slice", |state: &State<'_, '_>, value: Jinja, count: usize, fill: Option<Jinja>| {
-        filters::slice(state, value, count, fill).and_then(|items| lazy(&items))
+        filters::slice(state, value, count, fill).and_then(|items| to_lazy(&items))
     });
 }
 
-fn lazy(value: &Jinja) -> Result<Jinja, Error> {
+fn to_lazy(value: &Jinja) -> Result<Jinja, Error> {
     Ok(Lazy::value(value.try_iter()?.collect::<Vec<_>>()))
 }
 
@@ -81,7 +82,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
     let mut joined = Vec::new();
     for item in items.try_iter()? {
         let item = match attribute {
-            Some(path) => by_path(item, path)?,
+            Some(path) => get_by_path(item, path)?,
             None => item,
         };
         let item = text(&item)?;
@@ -92,7 +93,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
 }
 
 /// Looks up an attribute by a dotted path of names and indices, such as `a.0.b`.
-pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
+pub(super) fn get_by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
     path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
         Ok(position) => value.get_item_by_index(position),
         Err(_) => value.get_item(&Jinja::from(name)),
@@ -100,20 +101,20 @@ pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
 }
 
 /// Returns `value[start:stop:step]`.
-fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Jinja, Error> {
-    let [start, stop, step] = [bound(start)?, bound(stop)?, bound(step)?];
+fn slice_value(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Jinja, Error> {
+    let [start, stop, step] = [parse_bound(start)?, parse_bound(stop)?, parse_bound(step)?];
     let step = step.unwrap_or(1);
     if step == 0 {
         return Err(unsupported_error("the step of a slice must not be 0"));
     }
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();
-        let positions = positions(chars.len(), start, stop, step);
+        let positions = slice_positions(chars.len(), start, stop, step);
         return Ok(positions.into_iter().map(|at| chars[at]).collect::<String>().into());
     }
     if let Some(range) = value.downcast_object_ref::<Range>() {
         let length = value.len().unwrap_or(0);
-        let (start, stop) = indices(length, start, stop, step);
+        let (start, stop) = slice_indices(length, start, stop, step);
         return range.sliced(start, stop, step);
     }
     if value.is_undefined() {
@@ -123,12 +124,13 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
         return Err(unsupported_error(format!("a value of type {} cannot be sliced", value.kind())));
     }
     let items: Vec<Jinja> = value.try_iter()?.collect();
-    let items: Vec<Jinja> = positions(items.len(), start, stop, step).into_iter().map(|at| items[at].clone()).collect();
+    let items: Vec<Jinja> =
+        slice_positions(items.len(), start, stop, step).into_iter().map(|at| items[at].clone()).collect();
     Ok(if value.downcast_object_ref::<Tuple>().is_some() { Tuple::from(items).into() } else { items.into() })
 }
 
 /// Converts a slice bound to an integer, or to `None` if it is omitted.
-fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
+fn parse_bound(value: &Jinja) -> Result<Option<i64>, Error> {
     match value.kind() {
         ValueKind::None => Ok(None),
         ValueKind::Bool => Ok(Some(i64::from(value.is_true()))),
@@ -141,7 +143,7 @@ fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
 }
 
 /// Returns the first position and the exclusive end of a slice, like Python's `slice.indices`.
-fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
+fn slice_indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let (lower, upper) = if step > 0 { (0, length) } else { (-1, length - 1) };
     let (first, end) = if step > 0 { (lower, upper) } else { (upper, lower) };
@@ -153,8 +155,9 @@ fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (
     (start, stop)
 }
 
-fn positions(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
-    let (mut at, stop) = indices(length, start, stop, step);
+/// Lists the positions that a slice selects.
+fn slice_positions(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
+    let (mut at, stop) = slice_indices(length, start, stop, step);
     let mut found = Vec::new();
     while if step > 0 { at < stop } else { at > stop } {
         found.extend(usize::try_from(at));

@@ -157,11 +157,11 @@ fn striptags(mut text: String) -> Result<String, Error> {
             text.replace_range(start..start + end + close.len(), "");
         }
     }
-    unescaped(&words(&text).collect::<Vec<_>>().join(" "))
+    unescape_html(&words(&text).collect::<Vec<_>>().join(" "))
 }
 
 /// Unescapes text like Python's `html.unescape`, limited to markup entities and numeric references.
-fn unescaped(text: &str) -> Result<String, Error> {
+fn unescape_html(text: &str) -> Result<String, Error> {
     const NAMES: [(&str, char); 6] =
         [("amp", '&'), ("lt", '<'), ("gt", '>'), ("quot", '"'), ("apos", '\''), ("nbsp", '\u{a0}')];
     static ENTITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
@@ -206,7 +206,7 @@ fn urlencode(value: &Jinja) -> Result<String, Error> {
         ValueKind::Map => {
             let pairs = value
                 .try_iter()?
-                .map(|key| Ok(format!("{}={}", quoted_part(&key)?, quoted_part(&value.get_item(&key)?)?)));
+                .map(|key| Ok(format!("{}={}", encode_query_part(&key)?, encode_query_part(&value.get_item(&key)?)?)));
             pairs.collect::<Result<Vec<_>, Error>>()?
         }
         ValueKind::Seq | ValueKind::Iterable => {
@@ -215,21 +215,21 @@ fn urlencode(value: &Jinja) -> Result<String, Error> {
                 let [key, value] = items.as_slice() else {
                     return Err(unsupported_error("`urlencode` requires pairs"));
                 };
-                Ok(format!("{}={}", quoted_part(key)?, quoted_part(value)?))
+                Ok(format!("{}={}", encode_query_part(key)?, encode_query_part(value)?))
             });
             pairs.collect::<Result<Vec<_>, Error>>()?
         }
-        _ => return text(value).map(|text| quoted(&text, "/")),
+        _ => return text(value).map(|text| percent_encode(&text, "/")),
     };
     Ok(pairs.join("&"))
 }
 
-fn quoted_part(value: &Jinja) -> Result<String, Error> {
-    text(value).map(|text| quoted(&text, "").replace("%20", "+"))
+fn encode_query_part(value: &Jinja) -> Result<String, Error> {
+    text(value).map(|text| percent_encode(&text, "").replace("%20", "+"))
 }
 
 /// Quotes text like Python's `urllib.parse.quote`.
-fn quoted(text: &str, safe: &str) -> String {
+fn percent_encode(text: &str, safe: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         let character = char::from(byte);

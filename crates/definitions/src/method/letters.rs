@@ -9,7 +9,7 @@ use minijinja::Error;
 use crate::exchange::unsupported_error;
 
 /// Returns whether a character matches a regular expression for a Unicode class.
-fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
+fn matches_class(class: &LazyLock<Option<Regex>>, character: char) -> bool {
     let mut buffer = [0; 4];
     let text = character.encode_utf8(&mut buffer);
     class.as_ref().is_some_and(|class| class.is_match(text).unwrap_or(false))
@@ -28,11 +28,12 @@ pub(crate) fn decimal_digit(character: char) -> Option<char> {
     if character.is_ascii_digit() {
         return Some(character);
     }
-    if character.is_ascii() || !is_in(&DECIMAL, character) {
+    if character.is_ascii() || !matches_class(&DECIMAL, character) {
         return None;
     }
     let code = u32::from(character);
-    let before = (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| is_in(&DECIMAL, c))).count();
+    let before =
+        (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| matches_class(&DECIMAL, c))).count();
     // Only the mathematical digits (from U+1D7CE) come in adjacent blocks of ten.
     let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
     char::from_digit(value, 10)
@@ -56,14 +57,14 @@ pub(crate) fn is_digit(text: &str) -> bool {
 /// # Errors
 /// Fails if the text contains Chinese characters, because the regular expressions cannot tell which are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
-    if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
+    if text.chars().any(|c| !c.is_ascii() && matches_class(&HAN, c)) {
         return Err(unsupported_error("`isnumeric` of Chinese characters is not supported"));
     }
-    Ok(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c)))
+    Ok(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || !c.is_ascii() && matches_class(&NUMBER, c)))
 }
 
 fn is_letter(c: char) -> bool {
-    c.is_ascii_alphabetic() || !c.is_ascii() && is_in(&LETTER, c)
+    c.is_ascii_alphabetic() || !c.is_ascii() && matches_class(&LETTER, c)
 }
 
 /// Implements Python's `str.isalpha`.
@@ -73,7 +74,8 @@ pub(super) fn is_alpha(text: &str) -> bool {
 
 /// Implements Python's `str.isalnum`.
 pub(super) fn is_alnum(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| is_letter(c) || c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c))
+    !text.is_empty()
+        && text.chars().all(|c| is_letter(c) || c.is_ascii_digit() || !c.is_ascii() && matches_class(&NUMBER, c))
 }
 
 /// Implements Python's `str.isidentifier`.
@@ -90,11 +92,11 @@ pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
 
 /// Implements Python's `str.isprintable`.
 pub(super) fn is_printable(text: &str) -> bool {
-    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !is_in(&NONPRINTABLE, c)))
+    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !matches_class(&NONPRINTABLE, c)))
 }
 
 fn is_titled(c: char) -> bool {
-    !c.is_ascii() && is_in(&TITLECASE_LETTER, c)
+    !c.is_ascii() && matches_class(&TITLECASE_LETTER, c)
 }
 
 fn is_cased(c: char) -> bool {
@@ -131,7 +133,7 @@ pub(super) fn title(text: &str) -> String {
     let mut titled = String::with_capacity(text.len());
     let mut previous_cased = false;
     for (position, c) in text.char_indices() {
-        titled.push_str(&if previous_cased { lowered(text, position, c) } else { titlecase(c) });
+        titled.push_str(&if previous_cased { lowercase_at(text, position, c) } else { titlecase(c) });
         previous_cased = is_cased(c);
     }
     titled
@@ -142,7 +144,7 @@ pub(super) fn swapcase(text: &str) -> String {
     let mut swapped = String::with_capacity(text.len());
     for (position, c) in text.char_indices() {
         if c.is_uppercase() {
-            swapped.push_str(&lowered(text, position, c));
+            swapped.push_str(&lowercase_at(text, position, c));
         } else if c.is_lowercase() {
             swapped.extend(c.to_uppercase());
         } else {
@@ -153,7 +155,7 @@ pub(super) fn swapcase(text: &str) -> String {
 }
 
 /// Returns the lowercase form of the character at `position`. A sigma at the end of a word gets its final form.
-fn lowered(text: &str, position: usize, c: char) -> String {
+fn lowercase_at(text: &str, position: usize, c: char) -> String {
     if c != 'Σ' {
         return c.to_lowercase().collect();
     }

@@ -14,7 +14,7 @@ use crate::value::Value;
 
 impl Task {
     /// Returns the documents from which few-shot examples are sampled.
-    pub(super) fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
+    pub(super) fn example_documents(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
         match (definition.example_split(), &definition.examples.samples) {
             (Some(split), _) => Ok(prepare_rows(definition, filtered_rows(definition, rows, split)?)?
@@ -25,8 +25,8 @@ impl Task {
         }
     }
 
-    /// Returns the prompt for a document, or one prompt per choice if each choice has its own context.
-    pub(super) fn contexts(
+    /// Builds the prompt for a document, or one prompt per choice if each choice has its own context.
+    pub(super) fn build_contexts(
         &self,
         document: &Value,
         examples: &[Value],
@@ -46,7 +46,7 @@ impl Task {
             messages.push(Message { role: Role::System, content: system, delimiter: String::new() });
         }
         for example in examples {
-            messages.extend(self.example(example)?);
+            messages.extend(self.build_example(example)?);
         }
         let turn = |text: &Value, delimiter: &str| {
             let turn = QuestionTurn {
@@ -78,7 +78,7 @@ impl Task {
             .collect()
     }
 
-    fn example(&self, example: &Value) -> Result<Vec<Message>> {
+    fn build_example(&self, example: &Value) -> Result<Vec<Message>> {
         let fields = &self.definition.examples;
         let mut text = self.columns.text(&fields.text, example)?;
         let mut choices = fields.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
@@ -112,7 +112,7 @@ impl Task {
         })
     }
 
-    pub(super) fn request_kinds(
+    pub(super) fn build_request_kinds(
         &self,
         document: &Value,
         contexts: Vec<String>,
@@ -123,7 +123,7 @@ impl Task {
         let mut contexts = contexts.into_iter();
         let mut first = || contexts.next().unwrap_or_default();
         match definition.output {
-            Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
+            Output::LogLikelihood => Ok(vec![build_likelihood(first(), self.target_text(document)?)?]),
             Output::Rolling => match self.target_text(document)? {
                 text if text.is_empty() => Err(Error::bad_input("no text to score").found("an empty `doc_to_target`")),
                 text => Ok(vec![RequestKind::Rolling { text }]),
@@ -148,18 +148,18 @@ impl Task {
                     let target = self.columns.target(&definition.target, document)?.text();
                     std::iter::once(first())
                         .chain(contexts)
-                        .map(|context| likelihood(context, format!("{delimiter}{target}")))
+                        .map(|context| build_likelihood(context, format!("{delimiter}{target}")))
                         .collect::<Result<Vec<_>>>()?
                 } else {
                     let context = first();
                     choices
                         .iter()
-                        .map(|choice| likelihood(context.clone(), format!("{delimiter}{}", choice.text())))
+                        .map(|choice| build_likelihood(context.clone(), format!("{delimiter}{}", choice.text())))
                         .collect::<Result<Vec<_>>>()?
                 };
                 if definition.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
                     for choice in choices {
-                        kinds.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
+                        kinds.push(build_likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
                     }
                 }
                 Ok(kinds)
@@ -169,7 +169,7 @@ impl Task {
 }
 
 /// Builds a log-likelihood request. Trailing whitespace in the context is scored as part of the continuation.
-fn likelihood(context: String, continuation: String) -> Result<RequestKind> {
+fn build_likelihood(context: String, continuation: String) -> Result<RequestKind> {
     if continuation.is_empty() && !ends_with_whitespace(&context) {
         return Err(Error::bad_input("nothing to score after the context")
             .expected("a continuation of at least one character")

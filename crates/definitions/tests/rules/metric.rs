@@ -9,7 +9,7 @@ fn compute_scores(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Ve
     let answers: Vec<Answer> =
         requests.iter().zip(answers).map(|(request, answer)| answer_of(request, *answer)).collect();
     let all = scores(&task, &requests, &answers, 1000).unwrap();
-    all.into_iter().map(|answer_of| (answer_of.metric, answer_of.score, answer_of.error)).collect()
+    all.into_iter().map(|score| (score.metric, score.score, score.error)).collect()
 }
 
 fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
@@ -156,8 +156,8 @@ fn chosen_answers_are_those_that_the_metrics_scored() {
 /// Returns the answer to the only document that each metric scores.
 fn chosen_answers(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
     let task = task_of(text, rows).unwrap();
-    let judged = score_task(&task, &[answers.to_vec()], &|_, _| Ok(None)).unwrap();
-    judged.into_iter().flat_map(|judged| judged.chosen).collect()
+    let scored = score_task(&task, &[answers.to_vec()], &|_, _| Ok(None)).unwrap();
+    scored.into_iter().flat_map(|scored| scored.chosen).collect()
 }
 
 /// Computes the scores for a generation task from the given answers to each document.
@@ -166,11 +166,9 @@ fn score_generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Resul
     let task = task_of(&text, rows)?;
     let requests = task.requests(&ListRows(rows), &PromptSettings::default())?;
     assert_eq!(requests.len(), answers.len());
-    let answers: Vec<Answer> = answers
-        .iter()
-        .map(|texts_of_answer| Answer::Texts(texts_of_answer.iter().map(|text| (*text).to_owned()).collect()))
-        .collect();
-    Ok(scores(&task, &requests, &answers, 100)?.into_iter().map(|texts_of_answer| texts_of_answer.score).collect())
+    let answers: Vec<Answer> =
+        answers.iter().map(|texts| Answer::Texts(texts.iter().map(|text| (*text).to_owned()).collect())).collect();
+    Ok(scores(&task, &requests, &answers, 100)?.into_iter().map(|score| score.score).collect())
 }
 
 #[test]

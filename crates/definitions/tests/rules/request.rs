@@ -64,8 +64,8 @@ fn zero_shots_cannot_be_overridden_and_are_the_default() {
     assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", Some(2)), "one a\n\ntwo d\n\none");
 }
 
-fn first_context(more: &str, asked: Option<usize>) -> String {
-    first(&choices(more), &PromptSettings { shots: asked, ..PromptSettings::default() }).0
+fn first_context(more: &str, requested: Option<usize>) -> String {
+    first(&choices(more), &PromptSettings { shots: requested, ..PromptSettings::default() }).0
 }
 
 #[test]
