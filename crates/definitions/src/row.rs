@@ -23,9 +23,11 @@ pub struct Row {
 /// Creates the error for a missing column. The message lists the existing columns.
 pub(crate) fn missing_column_error<'a>(requested: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
-    let error = Error::bad_input(format!("the field `{requested}` is missing"))
-        .expected(format!("a field `{requested}`"))
-        .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
+    let error = Error::bad_input(format!("the field `{requested}` is missing")).found(if found.is_empty() {
+        "no fields".to_owned()
+    } else {
+        format!("fields {}", found.join(", "))
+    });
     match nearest(requested.rsplit('.').next().unwrap_or(requested), names) {
         Some(near) => error.hint(format!("did you mean `{near}`? Use the column names of the hub dataset")),
         None => error.hint("use the column names of the hub dataset, and check that the file belongs to this task"),

@@ -195,7 +195,7 @@ pub(crate) fn template_error(error: &JinjaError) -> Error {
     }
     match error.kind() {
         ErrorKind::OutOfFuel => Error::bad_input("a template exceeds the step limit")
-            .expected(format!("at most {MAX_FUEL} steps"))
+            .expected(format!("at most {MAX_FUEL} steps, or fewer for a long template"))
             .hint(format!("check for an endless loop{line}")),
         ErrorKind::UndefinedError => Error::bad_input(format!("a template uses an undefined value{line}"))
             .expected("a column, field or item of the document")

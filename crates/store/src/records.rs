@@ -21,7 +21,6 @@ impl DamagedRecord {
     pub fn error(&self) -> Error {
         Error::damaged("a run record or plan summary is damaged")
             .at(self.path.display())
-            .expected("JSON with a valid checksum")
             .found("a checksum mismatch")
             .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
     }

@@ -50,7 +50,7 @@ pub(crate) fn rewrite_operators(source: &str) -> Result<String, Error> {
             }
             Token::Ident("is") => edits.extend(reject_method_test(&tokens, at)?),
             Token::BracketOpen if at > 0 && ends_operand(&tokens[at - 1].0) => {
-                edits.extend(rewrite_slice(&tokens, at)?)
+                edits.extend(rewrite_slice(&tokens, at)?);
             }
             Token::Mod if follows_text(&tokens, at) => {
                 let end = operand_end(&tokens, at + 1, Level::Product);
@@ -291,7 +291,9 @@ fn rewrite_slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, 
     let mut edits = vec![Edit { offset: start_of(&tokens[start].1), rank: 1, removed: 0, text: "(".into() }];
     edits.push(replaced(open, format!("|{SLICE}({}", absent_bound(open, colons[0]))));
     let last = colons.len() - 1;
-    edits.extend(colons[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent_bound(mark, colons[last])))));
+    edits.extend(
+        colons[..last].iter().map(|&colon| replaced(colon, format!(", {}", absent_bound(colon, colons[last])))),
+    );
     edits.push(replaced(colons[last], format!(", {}", absent_bound(colons[last], close))));
     edits.push(replaced(close, if last == 0 { ", none))".into() } else { "))".into() }));
     Ok(edits)
