@@ -64,7 +64,11 @@ fn time_decoding(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f
     let vocab = decoder.config().vocab;
     let prompts: Vec<SequenceInput> = (0..rows)
         .map(|row| {
-            build_sequence(row, (0..PROMPT).map(|position| sample_id(row * 31 + position, vocab)).collect(), steps)
+            build_sequence(
+                row,
+                (0..PROMPT_TOKENS).map(|position| sample_id(row * 31 + position, vocab)).collect(),
+                steps,
+            )
         })
         .collect();
     decoding.run(&prompts).unwrap();

@@ -107,8 +107,8 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // No drafts
-    // remain: activations that were layer selection needed were deleted.
+    // Until a criterion has selected layers, the activations around every possible cut are kept as drafts. The drafts of
+    // cuts that were not selected have been deleted.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, checkout, json, numbers, shared};
+use crate::common::{assert_close, checkout, fixture, json, numbers, shared};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Cut, Sublayer};
 use ghostlab::pipeline::exec::{self, GridOutcome, RunSettings};
@@ -85,6 +85,30 @@ fn grid_of_sublayer_cuts_matches_the_reference() {
     let scores = [&reference["half_scores"]["attn"], &reference["half_scores"]["mlp"]].map(numbers);
     for &(candidate, score) in &outcome.cells[3].scores {
         assert_close("score", score, scores[candidate % 2][candidate / 2], SCORE_TOLERANCE);
+    }
+}
+
+/// `tools/nbl_mlp.py` computes the reference.
+#[test]
+fn replaced_mlps_match_the_reference() {
+    let reference = json(&fixture("nbl_mlp.json"))["tiny-llama"]["variants"].take();
+    let folder = tempfile::tempdir().unwrap();
+    let outcome = run_grid(
+        "criterion: nbl\ndepth: [{mlp: 2}, {sublayers: 6}]\nrecovery: nbl\ninclude:\n\
+         \x20 - {criterion: {name: nbl, input: normed}, depth: [{mlp: 4}, {sublayers: 6}], recovery: {name: nbl, input: normed}}\n",
+        folder.path(),
+    );
+    let variants = ["mlp:stream:2", "sublayers:stream:6", "mlp:normed:4", "sublayers:normed:6"];
+    assert_eq!(outcome.cells.len(), 1 + variants.len());
+    for (variant, result) in variants.into_iter().zip(&outcome.cells[1..]) {
+        let expected = &reference[variant];
+        assert_eq!(result.failure, None, "{variant}");
+        let replaced: Cut =
+            numbers(&expected["replaced"]).into_iter().map(|index| Sublayer::from_index(index as usize)).collect();
+        assert_eq!(result.removed, replaced, "{variant}: {:?}", result.scores);
+        assert_eq!(result.replaced_sublayers(), replaced, "{variant}");
+        let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
+        assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
     }
 }
 

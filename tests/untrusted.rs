@@ -221,7 +221,8 @@ fn every_reported_hostile_case_is_in_the_fixtures() {
 #[cfg(target_os = "linux")]
 #[test]
 fn killed_run_ends_its_sandbox_process() {
-    let slow = Case { target: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
+    let slow =
+        Case { target: "doc_to_text".to_owned(), ..read_cases("refused.json").into_iter().find(is_slow).unwrap() };
     let world = World::new();
     let mut definition = base_definition();
     definition.insert(slow.target.clone(), json!(slow.text()));

@@ -101,8 +101,7 @@ fn screen_shows_ranks_failures_and_significance() {
             "LLaMA-3-8B 7/32 LLM-Streamline 40.00 2.50e7",
             "LLaMA-3-8B 7/32 Linear Patch (Diag) 50.00° failed",
             // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way
-            // round. McNemar's exact test therefore gives
-            // McNemar p = 2 · ½¹².
+            // round. McNemar's exact test therefore gives p = 2 · ½¹².
             "LLaMA-3-8B 7/32 Ghost Layer (Ours) 62.50*+ 21.62*",
         ]
     );
@@ -179,8 +178,7 @@ fn frame_has_a_row_for_each_number_with_its_test_and_status() {
             && text_at(&frame, "test", ours).contains("mcnemar")
     );
     // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way round.
-    // McNemar's exact test therefore gives McNemar
-    // p = 2 · ½¹².
+    // McNemar's exact test therefore gives p = 2 · ½¹².
     let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
     assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
     let failed = row_of(&frame, "ppl_c4", "linearpatch-diag");

@@ -28,10 +28,10 @@ fn output_folder_must_not_contain_an_input() {
         ".",
         "..",
     ] {
-        assert_rejected(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
+        assert_rejected(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[overlap_error]);
         // `run` writes to a subfolder named after the grid, so it rejects only some of these folders.
         if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
-            assert_rejected(&world, &["run", "grid.yaml", "--results", to], &[apart]);
+            assert_rejected(&world, &["run", "grid.yaml", "--results", to], &[overlap_error]);
         }
     }
     assert_rejected(

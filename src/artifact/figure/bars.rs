@@ -205,7 +205,7 @@ impl LabelOrientation {
             (Self::Horizontal, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, color),
             (Self::Horizontal, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, color),
             (Self::Vertical, false) => {
-                scene.vertical_text((x + BASELINE_OFFSET, upper - 3.0), text, Anchor::Start, color)
+                scene.vertical_text((x + BASELINE_OFFSET, upper - 3.0), text, Anchor::Start, color);
             }
             (Self::Vertical, true) => scene.vertical_text((x + BASELINE_OFFSET, lower + 3.0), text, Anchor::End, color),
             (Self::Hidden, _) => {}

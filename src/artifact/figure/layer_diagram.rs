@@ -98,7 +98,7 @@ impl LayerDiagram {
             let mut panel = Panel { scene, left, width, title, ground, layers: self.layers };
             match &selection.cut {
                 DiagramCut::Layers { operators, .. } => {
-                    panel.draw_layers(regions, &replaced_regions(operators, regions))
+                    panel.draw_layers(regions, &replaced_regions(operators, regions));
                 }
                 DiagramCut::Sublayers(cut) => panel.draw_sublayers(cut),
             }

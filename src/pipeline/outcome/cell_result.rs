@@ -17,7 +17,7 @@ use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::latency::LatencyResult;
 use crate::metric::{Savings, TextSample};
-use crate::model::{Cut, EngineId, Sublayer};
+use crate::model::{Cut, EngineId};
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
@@ -285,8 +285,10 @@ impl CellResult {
 
     /// Returns the removed sublayers that an affine map replaces.
     pub fn replaced_sublayers(&self) -> Cut {
-        let replaced = self.boundaries.iter().filter(|boundary| boundary.placed == Some(PlacedRepair::Attention));
-        replaced.map(|boundary| (boundary.region.0, Sublayer::Attention)).collect()
+        let replaced = self.boundaries.iter().filter_map(|boundary| {
+            Some((boundary.region.0, boundary.placed.and_then(PlacedRepair::replaced_sublayer)?))
+        });
+        replaced.collect()
     }
 
     pub fn text(&self, requested: &Perplexity) -> Option<&EvalResult<Perplexity, TextExtent, Losses>> {

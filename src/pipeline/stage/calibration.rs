@@ -199,7 +199,7 @@ fn selected_variants<'s>(
                 None => run.fail(variant.cell, reason.clone()),
             },
             Some(SelectionState::Waiting) | None => {
-                run.fail(variant.cell, "the criterion selected no layers".to_string())
+                run.fail(variant.cell, "the criterion selected no layers".to_string());
             }
         }
     }

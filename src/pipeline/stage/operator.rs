@@ -157,14 +157,27 @@ pub enum PlacedRepair {
     AttentionAndMlp,
     /// On the residual stream, in place of the removed attention of layer `region.0`.
     Attention,
+    /// On the residual stream, in place of the removed MLP of layer `region.0`.
+    ReplacedMlp,
     /// In the merged weights of the layer before the cut.
     Merged,
+}
+
+impl PlacedRepair {
+    /// Returns the sublayer that the repair replaces, or `None` if it repairs removed layers.
+    pub fn replaced_sublayer(self) -> Option<Sublayer> {
+        match self {
+            Self::Attention => Some(Sublayer::Attention),
+            Self::ReplacedMlp => Some(Sublayer::Mlp),
+            Self::Stream | Self::Mlp | Self::AttentionAndMlp | Self::Merged => None,
+        }
+    }
 }
 
 /// Result of repairing one span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BoundaryResult {
-    /// Removed layers `[start, end)`. If attention was removed, `start` is its layer.
+    /// Removed layers `[start, end)`. If a sublayer was removed, `start` is its layer.
     pub region: (usize, usize),
     /// Content key of the operator or of the merged layer, or `None` if the layers were removed without a repair.
     pub operator: Option<String>,
@@ -282,12 +295,12 @@ pub fn build_program(
             continue;
         }
         let operator = operator(index, key)?;
-        let span = match placed {
-            PlacedRepair::Attention => Span::sublayer(start, Sublayer::Attention),
-            _ => Span::layers(start, end),
+        let span = match placed.replaced_sublayer() {
+            Some(sublayer) => Span::sublayer(start, sublayer),
+            None => Span::layers(start, end),
         };
         let repair = match placed {
-            PlacedRepair::Stream | PlacedRepair::Attention => Repair::Stream(operator),
+            PlacedRepair::Stream | PlacedRepair::Attention | PlacedRepair::ReplacedMlp => Repair::Stream(operator),
             PlacedRepair::Merged => return Err(Error::job("a merged layer has no record of its weights")),
             PlacedRepair::Mlp => Repair::Branches { operator, attention: false },
             PlacedRepair::AttentionAndMlp => Repair::Branches { operator, attention: true },
@@ -404,8 +417,11 @@ impl SolvedCut {
     ) -> Result<()> {
         let placed = match &solution.repair {
             Repair::Cut => None,
-            Repair::Stream(_) if span.sublayer.is_some() => Some(PlacedRepair::Attention),
-            Repair::Stream(_) => Some(PlacedRepair::Stream),
+            Repair::Stream(_) => Some(match span.sublayer {
+                None => PlacedRepair::Stream,
+                Some(Sublayer::Attention) => PlacedRepair::Attention,
+                Some(Sublayer::Mlp) => PlacedRepair::ReplacedMlp,
+            }),
             Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
             Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
             Repair::Merged(_) => Some(PlacedRepair::Merged),

@@ -178,10 +178,10 @@ impl Layout {
         for GgufTensor { info, content } in &tensors {
             match content {
                 GgufContent::Checkpoint(tensor) => {
-                    self.write_checkpoint_tensor(config, form, tensor, info.dtype, &mut write_bytes)?
+                    self.write_checkpoint_tensor(config, form, tensor, info.dtype, &mut write_bytes)?;
                 }
                 GgufContent::Numbers(values) => {
-                    write_bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?
+                    write_bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?;
                 }
                 // Zeros are encoded as zero bytes in every type.
                 GgufContent::Zeros => write_bytes(&vec![0; info.bytes()])?,

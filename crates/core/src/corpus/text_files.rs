@@ -151,7 +151,7 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
 const MAX_DESCRIBED_BYTES: usize = 1 << 20;
 
 /// Parses a row without text a second time, and returns an error that describes its content.
-fn refuse_row<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
+fn explain_missing_text<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
     let name = column.map_or_else(|| select_column(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
     name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.location()))
@@ -168,7 +168,7 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
 }
 
 /// Returns the requested column, or the first of [`COLUMNS`] that exists.
-fn pick<'a>(requested: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
+fn select_column<'a>(requested: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
     if let Some(requested) = requested {
         return match names.clone().any(|name| name == requested) {
             true => Ok(requested.to_owned()),

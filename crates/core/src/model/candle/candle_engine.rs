@@ -215,7 +215,7 @@ impl CandleEngine {
             match joined {
                 Ok(x) => return Ok((x, layout)),
                 Err(error) if is_out_of_memory(&error) => {
-                    layout = self.shrink_layout(batch, stream, &layout, &error)?
+                    layout = self.shrink_layout(batch, stream, &layout, &error)?;
                 }
                 Err(error) => return Err(error),
             }
