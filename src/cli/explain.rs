@@ -151,8 +151,9 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
                 .map(|(word, near)| format!("did you mean `{}`?\n", text.replacen(word, near, 1)))
                 .unwrap_or_default();
             let example = cells.last().map_or("", |cell| cell.name.as_str());
-            Err(error
-                .hint(format!("{near}use a cell name such as `{example}`; `ghostlab plan GRID --all` lists all cells")))
+            Err(error.hint(format!(
+                "{near}use a cell name such as `{example}`; `ghostlab plan GRID --all` lists the cells that would run"
+            )))
         }
         several => {
             let shown: Vec<&str> =

@@ -1,5 +1,7 @@
 //! Model card for an export. It describes the method, the data, the scores, and how to load the model.
 
+use std::collections::BTreeSet;
+
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
@@ -134,7 +136,7 @@ fn build_card_values(
             .map(|identity| sha256::of_bytes(Canonical::from_value(&identity.json()).as_str())),
         class: backbone.config.architecture.class,
         layers: result.layers,
-        kept: layout.kept.len(),
+        kept: layout.kept.iter().collect::<BTreeSet<_>>().len(),
         removed: removed_text(&result.removed),
         amount: format_amount(&result.removed, result.layers),
         verb: change_verb(result),

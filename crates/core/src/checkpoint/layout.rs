@@ -12,7 +12,8 @@ use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLay
 
 /// Planned checkpoint of a variant. Layers and the names of their tensors are renumbered.
 pub struct Layout {
-    /// Backbone layers with at least one kept sublayer, in ascending order.
+    /// Backbone layer of each exported layer, in ascending order. An exported layer without sublayers, which only holds
+    /// an operator, repeats the backbone layer of a neighbor.
     pub kept: Vec<usize>,
     /// Sublayers missing from the kept layers, by layer index after renumbering.
     pub dropped: Cut,
