@@ -286,7 +286,7 @@ fn results_file_matches_the_harness_exactly() {
 }
 
 #[test]
-fn results_file_of_old_race_matches_the_old_harness() {
+fn race_v2_results_file_matches_the_legacy_harness() {
     let task = Task::find("race_v2").unwrap();
     let answered = answer_task(task, "requests_legacy", Bos::Tokenizer);
     assert_same_file(&build_results_file(vec![answered]), &fixture("lm_eval/requests_legacy/race_v2_results.json"));

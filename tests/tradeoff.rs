@@ -106,7 +106,7 @@ fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) 
 }
 
 #[test]
-fn sublayers_of_a_bundled_backbone_match_the_reference() {
+fn sublayer_removal_scores_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let artifact = Artifact::read(&checkout().join("experiments/sublayers.yaml")).unwrap().unwrap();
     let mut grid = artifact.grid(Some("tiny"), &["backbone=tiny-llama".to_owned()]).unwrap();

@@ -312,10 +312,12 @@ fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Resul
     match (numbers.next(), numbers.next()) {
         (Some(number), None) => Ok(Some(number)),
         (Some(first), Some(second)) => Err(Error::bad_input("two numbers of the grid belong to the same table cell")
-            .at(format!("{:?}", first.record.condition))
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", first.cell, second.cell))
-            .hint("add the option to the artifact's `named_options`, or remove one of the cells")),
+            .hint(
+                "add the option in which the cells differ to the artifact's `named_options`, \
+                 or remove one of the cells",
+            )),
         // A failed cell has no score but still belongs in its row.
         (None, _) => {
             let mut shown = row.iter().copied().filter(|number| column.shows(&number.record.condition));
@@ -350,7 +352,7 @@ fn row_header_text(lead: RowHeader, measurement: &Measurement, table: &TableEntr
         RowHeader::Backbone => backbone_label(&condition.backbone).to_owned(),
         RowHeader::Depth => format!("{}/{}", condition.depth, condition.layers),
         RowHeader::Removed if condition.criterion == DENSE => "—".to_owned(),
-        RowHeader::Removed => condition.cut_depth().words(),
+        RowHeader::Removed => condition.cut_depth().describe(),
         RowHeader::Method if table.lead.contains(&RowHeader::Removed) => {
             variant_label(&condition.criterion, &condition.recovery)
         }

@@ -113,7 +113,7 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown list entry")
+                        let error = Error::bad_input("unknown name in `in_paper`")
                             .expected(format!("a name from the column `{}`", self.heads[name]));
                         error.found(format!("`{wanted}`")).suggest(wanted, known)
                     })

@@ -373,7 +373,7 @@ pub fn list(
     let table = format!("{}.md", artifact.name);
     let csv = format!("{}.csv", artifact.name);
     let full_list = list.full_table();
-    let print = list.printed(&artifact.description)?;
+    let print = list.printed(&artifact.description).map_err(|error| error.at(artifact.file.path().display()))?;
     let printed = artifact.names().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
     let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];

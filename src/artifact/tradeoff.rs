@@ -96,7 +96,7 @@ fn to_point(number: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers
     ParetoPoint {
         costs: costs.iter().map(|cost| find_cost(&number.cell, cost, numbers)).collect(),
         values: entry.metrics.iter().map(|metric| find_value(&number.cell, metric, numbers)).collect(),
-        label: number.record.condition.cut_depth().words(),
+        label: number.record.condition.cut_depth().describe(),
     }
 }
 

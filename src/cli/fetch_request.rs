@@ -61,7 +61,7 @@ pub(super) struct Arguments {
 
 /// Requested files and the lock file that pins them.
 pub(super) struct Request {
-    pub(super) lock: PathBuf,
+    pub(super) lock_path: PathBuf,
     pub(super) want: RepoFiles,
     /// Python package that contains the same file, or `None` if there is none.
     pub(super) package: Option<String>,
@@ -72,7 +72,7 @@ pub(super) fn build_requests(target: &str, arguments: &Arguments) -> Result<Vec<
     match (file.is_file(), target.ends_with(".yaml")) {
         (false, false) if target.contains('/') => {
             return Ok(vec![Request {
-                lock: lock_path(arguments),
+                lock_path: lock_path(arguments),
                 want: parse_repo_files(target, &arguments.files)?,
                 package: None,
             }]);
@@ -96,13 +96,13 @@ fn build_input_requests(lists: &[InputList], is_file: bool, arguments: &Argument
     let in_use = (arguments.lock && !is_file).then(|| lock_path(arguments));
     let mut requests = Vec::new();
     for list in lists {
-        let lock = in_use.as_ref().unwrap_or(&list.lock_file);
+        let lock_path = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
             // With `--lock`, also pin files that exist locally so that `hub.lock` identifies the model. They are not
             // fetched.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
-            requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
+            requests.push(Request { lock_path: lock_path.clone(), want: want.clone(), package: need.package.clone() });
         }
     }
     requests
@@ -138,8 +138,10 @@ fn build_backbone_requests(folder: &Path, backbone: BackboneFile, arguments: &Ar
             Vec::new()
         }
         None => {
-            let lock = if arguments.lock { lock_path(arguments) } else { folder.join(Lock::FILE) };
-            want.into_iter().map(|want| Request { lock: lock.clone(), want, package: package.clone() }).collect()
+            let lock_path = if arguments.lock { lock_path(arguments) } else { folder.join(Lock::FILE) };
+            want.into_iter()
+                .map(|want| Request { lock_path: lock_path.clone(), want, package: package.clone() })
+                .collect()
         }
     }
 }
@@ -172,8 +174,8 @@ fn find_data_inputs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the lock file in the current experiments or the current directory, but never the one in the installed
-/// experiments.
+/// Returns the path of the lock file in the experiments folder. If there is no such folder, or it is the installed one,
+/// returns the path in the current directory.
 fn lock_path(arguments: &Arguments) -> PathBuf {
     let folder = directories::find_experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));

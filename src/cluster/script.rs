@@ -99,7 +99,7 @@ impl JobScript<'_> {
     /// Returns the sbatch options for the report job, which runs after the array.
     ///
     /// # Errors
-    /// Fails like [`Self::array_options`].
+    /// Fails in the same cases as [`Self::array_options`].
     pub fn report_options(&self, array: &str) -> Result<Vec<String>> {
         let options =
             [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output_option("%j.log")?];

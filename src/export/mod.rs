@@ -162,8 +162,8 @@ impl Exporter<'_> {
     /// Also returns notes about text that llama.cpp tokenizes differently.
     ///
     /// # Errors
-    /// Fails like [`Exporter::export`]. Also fails if GGUF cannot represent the cell or llama.cpp does not support the
-    /// tokenizer.
+    /// Fails in the same cases as [`Exporter::export`]. Also fails if GGUF cannot represent the cell or llama.cpp does
+    /// not support the tokenizer.
     pub fn export_gguf(
         &self,
         grid: &Grid,
@@ -224,7 +224,7 @@ type GgufTexts = (Vec<(String, Entry)>, Vec<String>);
 /// tokenizes differently.
 ///
 /// # Errors
-/// Fails like [`to_gguf`], or if a file cannot be read.
+/// Fails in the same cases as [`to_gguf`], or if a file cannot be read.
 pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
     let file = parts::tokenizer_path(backbone);
     let tokenizer: Value = serde_json::from_slice(&corpus::tokenizer_json(&file, config.vocab)?)

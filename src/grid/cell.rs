@@ -166,7 +166,7 @@ impl<M: MethodAxis + ?Sized> Method<M> {
     /// Creates a method from its name and options.
     ///
     /// # Errors
-    /// Fails like [`MethodAxis::build`].
+    /// Fails in the same cases as [`MethodAxis::build`].
     pub fn new(name: &str, options: &Options) -> Result<Self> {
         let (rule, resolved, training) = M::build(name, options)?;
         Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })

@@ -244,8 +244,8 @@ impl GridAxes {
     /// that cannot be pruned are left out and recorded in `search`.
     ///
     /// # Errors
-    /// Fails like [`expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell cannot be pruned
-    /// or repaired.
+    /// Fails in the same cases as [`expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell
+    /// cannot be pruned or repaired.
     pub(super) fn into_cells(
         mut self,
         search: Option<&mut Search>,

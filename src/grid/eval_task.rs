@@ -255,7 +255,7 @@ impl TaskData {
     /// that contains the chat template.
     ///
     /// # Errors
-    /// Fails like [`TaskData::rows`].
+    /// Fails in the same cases as [`TaskData::rows`].
     pub fn probe(&self, how: &TaskSettings, backbone: &Path) -> Result<Probe> {
         let definition = self.definition()?.clone();
         let rows = self.rows()?.into_owned();

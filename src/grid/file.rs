@@ -65,7 +65,7 @@ impl GridFile {
     /// Builds the grid like [`Grid::load`].
     ///
     /// # Errors
-    /// Fails like [`Grid::load`].
+    /// Fails in the same cases as [`Grid::load`].
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         self.grid_with(profile, overrides, &AxisChoice::ALL)
     }
@@ -74,7 +74,7 @@ impl GridFile {
     /// exist.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`].
+    /// Fails in the same cases as [`Grid::load`].
     pub fn grid_with(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<Grid> {
         let MergedGrid { root, library, entries, profile } = self.merge_layers(profile, overrides)?;
         let path = &self.path;
@@ -127,7 +127,7 @@ impl GridFile {
     /// Returns the search settings, if any. The inputs need not exist.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
+    /// Fails in the same cases as [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn search(&self) -> Result<Option<Search>> {
         let MergedGrid { root, library, .. } = self.merge_layers(None, &[])?;
         Ok(check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?.search)
@@ -137,7 +137,7 @@ impl GridFile {
     /// inputs need not exist, and the grid is not expanded into cells.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
+    /// Fails in the same cases as [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn needs(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<InputList> {
         let MergedGrid { root, library, profile, .. } = self.merge_layers(profile, overrides)?;
         let checked = check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?;

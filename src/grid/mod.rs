@@ -145,7 +145,7 @@ impl Grid {
     /// Loads a grid from a string. Names and paths are resolved as if the string were in a file at `path`.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`].
+    /// Fails in the same cases as [`Grid::load`].
     pub fn from_text(text: &str, path: &Path) -> Result<Grid> {
         GridFile::from_text(text, path)?.grid(None, &[])
     }

@@ -98,7 +98,7 @@ impl KnownMethods {
                 format!(
                     "{backbone}.{}-{}.{}",
                     replace_unsafe(short, "_-"),
-                    cell.depth.word(),
+                    cell.depth.cell_name_part(),
                     replace_unsafe(&recovery.name, "_-")
                 )
             }

@@ -234,7 +234,7 @@ fn format_caption(table: &Table) -> String {
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }
     if table.has_paper() {
-        let signs = escape_latex(&table.signs());
+        let signs = escape_latex(&table.sign_legend());
         parts.push(format!("Small: the paper's value, our difference from it, and a sign: {signs}."));
     }
     parts.retain(|part| !part.is_empty());

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_equal_with_equal_layers_and_operators() {
+    fn programs_are_equal_only_if_layers_and_operators_match() {
         let plain = MeasuredProgram::new(&Cut::layers([3, 2]), &[boundary(2, None, "stream")]);
         let region = MeasuredProgram::new(&Cut::layers([2, 3]), &[boundary(2, Some("a"), "stream")]);
         let layers = MeasuredProgram::new(

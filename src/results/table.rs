@@ -302,7 +302,7 @@ impl Table {
     }
 
     /// Formats an explanation of the verdict signs that occur in the table.
-    pub fn signs(&self) -> String {
+    pub fn sign_legend(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .numbers()
             .filter_map(|(_, shown)| shown.comparison.as_ref())

@@ -146,7 +146,7 @@ pub fn markdown(table: &Table) -> String {
         legend.push(format!("⁺ and ⁻: {}.", table.marks_legend()));
     }
     if table.has_paper() {
-        legend.push(format!("Small: the paper's value, our difference from it, and a sign: {}.", table.signs()));
+        legend.push(format!("Small: the paper's value, our difference from it, and a sign: {}.", table.sign_legend()));
     }
     let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
     let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());

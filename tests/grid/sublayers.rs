@@ -66,7 +66,7 @@ fn include_combines_sublayer_cuts_with_layer_cuts() {
 }
 
 #[test]
-fn excessive_depths_are_rejected_at_their_line() {
+fn invalid_depths_and_methods_are_rejected_at_their_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (criterion, depth, recovery) in [

@@ -14,8 +14,8 @@ const NAME: &str = "my-criterion";
 const SOURCE: &str = "https://example.org/my-criterion";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<MyCriterion>(NAME, SOURCE, build::<MyCriterion>);
 
-/// Selection of the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last
-/// token. The first minimum wins.
+/// Removes the block of `n` layers (of `L`) whose start `s` in `0..=L−n` has the smallest mean of
+/// `arccos(cos(X_s, X_{s+n}))/π` at the last token. Ties go to the lowest `s`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct MyCriterion {}

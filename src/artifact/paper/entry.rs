@@ -189,7 +189,8 @@ impl PaperNumber {
                 .expected(format!("{HEADER}, or the columns to check"))
                 .found(text.lines().next().unwrap_or_default())
                 .hint(
-                    "name the columns, for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg",
+                    "name the columns, for example --tasks ARC-e=arc_easy,PIQA=1838 --average Avg \
+                     (for a task that ghostlab does not know, give its number of documents)",
                 ));
         }
         let mut reader = ::csv::ReaderBuilder::new().trim(::csv::Trim::All).from_reader(text.as_bytes());

@@ -12,7 +12,7 @@ pub struct JobStarted {
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
-    /// Name of the work item to which the job belongs ([`Work::work`]).
+    /// Name of the work item to which the job belongs ([`WorkItem::name`]).
     pub work: String,
     /// Number of tokens that remain to be processed. A token that is processed for several variants counts once.
     pub tokens: usize,
@@ -36,9 +36,10 @@ pub enum WorkKind {
 
 /// Unfinished work item of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Work {
+pub struct WorkItem {
     /// Prefix of the lease names or, for a latency measurement, the label of the job.
-    pub work: String,
+    #[serde(rename = "work")]
+    pub name: String,
     pub backbone: String,
     pub kind: WorkKind,
     /// Remaining floating-point operations, as estimated by the cost model.
@@ -58,7 +59,7 @@ pub enum Event {
         scored: usize,
         flops: f64,
         /// Unfinished work items.
-        work: Vec<Work>,
+        work: Vec<WorkItem>,
         engine: String,
         /// Machine and device, as written in latency keys.
         machine: String,

@@ -11,7 +11,7 @@ use crate::grid::Grid;
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
-use crate::pipeline::env::event::{Event, Reporter, Work};
+use crate::pipeline::env::event::{Event, Reporter, WorkItem};
 use crate::pipeline::env::models::{Engines, FileEngines, Models};
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
@@ -160,13 +160,13 @@ fn run_all<T>(
     ended.map(|(_, _, ended)| ended)
 }
 
-fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<Work> {
+fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<WorkItem> {
     let left = estimate.jobs.iter().filter(|cost| cost.cost.left > 0.0);
     left.map(|JobCost { backbone, job, cost }| {
         let backbone = &plan.backbones[*backbone];
-        let work = job.lease_name(backbone);
+        let name = job.lease_name(backbone);
         let kind = job.group.kind;
-        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+        WorkItem { name, backbone: backbone.name.clone(), kind, flops: cost.left }
     })
     .collect()
 }

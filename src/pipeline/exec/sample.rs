@@ -358,7 +358,7 @@ impl SampledValues {
             Some(all) => {
                 documents.generated(definition, &all.iter().map(|text| text.text.as_str()).collect::<Vec<_>>())?
             }
-            None => documents.answers(definition.output, &self.values)?,
+            None => documents.answers(definition, &self.values)?,
         };
         let complete: Vec<bool> = documents
             .spans()

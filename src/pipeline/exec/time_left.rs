@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::pipeline::env::event::{Event, Work, WorkKind};
+use crate::pipeline::env::event::{Event, WorkItem, WorkKind};
 
 /// Backbone name and kind of work. All work with the same values is assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
@@ -10,7 +10,7 @@ type RateGroup = (String, WorkKind);
 /// Estimator for the remaining time of a run, updated by its events. Event times may come from any clock, in seconds.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
-    items: BTreeMap<String, WorkItem>,
+    items: BTreeMap<String, ItemProgress>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
     /// Time of the last event, and the group of the work that has been running since then.
@@ -18,7 +18,7 @@ pub struct TimeLeft {
 }
 
 #[derive(Debug, Clone)]
-struct WorkItem {
+struct ItemProgress {
     group: RateGroup,
     planned: f64,
     /// Floating-point operations of all jobs that have started. `done` of them are done.
@@ -54,7 +54,7 @@ impl TimeLeft {
         let mut running_group = self.last.take().and_then(|(_, group)| group);
         match event {
             Event::Planned { work, .. } => {
-                self.items = work.iter().map(|work| (work.work.clone(), work_item(work))).collect();
+                self.items = work.iter().map(|item| (item.name.clone(), ItemProgress::new(item))).collect();
             }
             Event::Started(job) => {
                 let flops_per_token = job.flops / job.tokens.max(1) as f64;
@@ -113,7 +113,7 @@ impl TimeLeft {
     /// Returns the fraction of the plan that is done, counting the work of all processes.
     pub fn fraction(&self) -> f64 {
         let planned: f64 = self.items.values().map(|item| item.planned).sum();
-        let left: f64 = self.items.values().map(WorkItem::remaining).sum();
+        let left: f64 = self.items.values().map(ItemProgress::remaining).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
@@ -147,17 +147,17 @@ impl TimeLeft {
     }
 }
 
-fn work_item(work: &Work) -> WorkItem {
-    WorkItem {
-        group: (work.backbone.clone(), work.kind),
-        planned: work.flops,
-        begun: 0.0,
-        done: 0.0,
-        is_finished: false,
+impl ItemProgress {
+    fn new(item: &WorkItem) -> Self {
+        Self {
+            group: (item.backbone.clone(), item.kind),
+            planned: item.flops,
+            begun: 0.0,
+            done: 0.0,
+            is_finished: false,
+        }
     }
-}
 
-impl WorkItem {
     fn remaining(&self) -> f64 {
         if self.is_finished { 0.0 } else { (self.planned - self.done).max(MIN_REMAINING_FRACTION * self.planned) }
     }
@@ -189,13 +189,13 @@ mod tests {
             self.work.split(' ').next().unwrap_or_default().to_owned()
         }
 
-        fn work(&self) -> Work {
-            Work { work: self.work.into(), backbone: self.backbone(), kind: self.kind, flops: self.planned }
+        fn work_item(&self) -> WorkItem {
+            WorkItem { name: self.work.into(), backbone: self.backbone(), kind: self.kind, flops: self.planned }
         }
     }
 
     fn plan_event(items: &[SimulatedItem]) -> Event {
-        let work: Vec<Work> = items.iter().map(SimulatedItem::work).collect();
+        let work: Vec<WorkItem> = items.iter().map(SimulatedItem::work_item).collect();
         let flops = work.iter().map(|part| part.flops).sum();
         let engine = String::new();
         let machine = String::new();

@@ -148,8 +148,8 @@ impl Quota {
         incoming: u64,
     ) -> Self {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
-        let needed = sum_of_sizes(&needed);
-        let mut kept = sum_of_sizes(&others);
+        let needed = total_bytes(&needed);
+        let mut kept = total_bytes(&others);
         // Objects from other program versions are never evicted.
         others.retain(|entry| !entry.is_older_version() && !entry.is_newer_version());
         // The cost of damaged objects is unknown, so they are evicted first.
@@ -176,7 +176,7 @@ fn cost_per_byte(entry: &InventoryItem) -> f64 {
     entry.seconds() / entry.bytes().max(1) as f64
 }
 
-fn sum_of_sizes(entries: &[InventoryItem]) -> u64 {
+fn total_bytes(entries: &[InventoryItem]) -> u64 {
     entries.iter().map(InventoryItem::bytes).sum::<u64>()
 }
 

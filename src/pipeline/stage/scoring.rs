@@ -181,7 +181,7 @@ fn reported_value(
             let definition = run.grid.task(task).definition()?;
             let answers = match definition.output {
                 Output::Generate => documents.read_answers(definition, &stored()?)?.0,
-                output => documents.answers(output, &values()?)?,
+                _ => documents.answers(definition, &values()?)?,
             };
             let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
             let Some(first) = judged.first() else { return Ok(None) };

@@ -98,15 +98,15 @@ struct TeacherOutputs<'t, 'a> {
     site: HookPoint,
     shards: Vec<Range<usize>>,
     rows: KeptActivations,
-    tops: Vec<Option<StoredObject>>,
+    top_tokens: Vec<Option<StoredObject>>,
 }
 
 impl<'t, 'a> TeacherOutputs<'t, 'a> {
     fn find(text: &'t CalibrationJob<'a>, site: HookPoint, shards: Vec<Range<usize>>) -> Self {
         let mut rows = KeptActivations::default();
         rows.find(text, &BTreeSet::from([site]));
-        let tops = shards.iter().map(|shard| text.run.get(&text.teacher_key(shard))).collect();
-        Self { text, site, shards, rows, tops }
+        let top_tokens = shards.iter().map(|shard| text.run.get(&text.teacher_key(shard))).collect();
+        Self { text, site, shards, rows, top_tokens }
     }
 
     /// Computes the missing shards in a dense pass, and waits for shards that other processes are computing.
@@ -114,7 +114,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         let Self { text, site, .. } = *self;
         let length = text.shape.length;
         let mut left: Vec<usize> =
-            (0..self.shards.len()).filter(|&at| self.tops[at].is_none() || !self.rows.has(site, at)).collect();
+            (0..self.shards.len()).filter(|&at| self.top_tokens[at].is_none() || !self.rows.has(site, at)).collect();
         if left.is_empty() {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
             (_, top) => text.compute_shard(id, site, shard, tail, top)?,
         };
         self.rows.add(text.shape, at, [(site, rows)]);
-        self.tops[at] = Some(top);
+        self.top_tokens[at] = Some(top);
         Ok(true)
     }
 }
@@ -167,7 +167,7 @@ pub(super) struct TrainingData {
     site: HookPoint,
     streams: Activations,
     /// Predictions of the teacher, by shard.
-    tops: Vec<StoredObject>,
+    top_tokens: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
     /// Pin that protects the inputs in use from a cleanup.
     _pin: Pin,
@@ -197,8 +197,8 @@ impl TrainingData {
         let mut outputs = TeacherOutputs::find(&text, site, shards);
         outputs.complete(tail)?;
         let streams = outputs.rows.open(shape, &BTreeSet::from([site]))?;
-        let TeacherOutputs { shards, tops, .. } = outputs;
-        Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
+        let TeacherOutputs { shards, top_tokens, .. } = outputs;
+        Ok(Self { shape, site, streams, top_tokens: top_tokens.into_iter().flatten().collect(), shards, _pin: pin })
     }
 
     /// Returns the input of the first removed layer for a sequence, with shape `[positions, C]`.
@@ -216,7 +216,7 @@ impl TrainingData {
         let shard = &self.shards[at];
         let length = self.shape.length;
         let first = (sequence - shard.start) * length;
-        self::read(&self.tops[at], first..first + length, shard.len() * length)
+        self::read(&self.top_tokens[at], first..first + length, shard.len() * length)
     }
 }
 

@@ -296,17 +296,17 @@ mod tests {
         let config = config("llama-gqa");
         let operator = Operator::diagonal(vec![2.0]).unwrap();
         assert_eq!(
-            plan_places(&config, &[2, 3], &repairs_of_stream(&[2], &operator)),
+            plan_places(&config, &[2, 3], &stream_repairs(&[2], &operator)),
             (vec![0, 1, 4, 5], vec![(2, "before")])
         );
         assert_eq!(
-            plan_places(&config, &[0, 5], &repairs_of_stream(&[0, 5], &operator)),
+            plan_places(&config, &[0, 5], &stream_repairs(&[0, 5], &operator)),
             (vec![1, 2, 3, 4], vec![(0, "before"), (3, "after")])
         );
         assert_eq!(plan_places(&config, &[1, 2], &Repairs::default()), (vec![0, 3, 4, 5], vec![]));
     }
 
-    fn repairs_of_stream(layers: &[usize], operator: &Arc<Operator>) -> Repairs {
+    fn stream_repairs(layers: &[usize], operator: &Arc<Operator>) -> Repairs {
         Repairs { stream: layers.iter().map(|&layer| (layer, operator.clone())).collect(), ..Repairs::default() }
     }
 

@@ -94,7 +94,7 @@ pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 /// Iterates over the rows of a corpus file. JSON rows are read lazily.
 ///
 /// # Errors
-/// Fails like [`read_rows`]. An invalid line fails when it is read.
+/// Fails in the same cases as [`read_rows`]. An invalid line fails when it is read.
 pub fn open_rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
     open_rows_within(path, column, TextLimit::current())
 }

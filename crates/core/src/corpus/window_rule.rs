@@ -156,7 +156,7 @@ pub fn evaluation_windows(
 /// Source: C4 loader of the official repository.
 ///
 /// # Errors
-/// Fails like [`calibration_windows`], or if a shard cannot be read.
+/// Fails in the same cases as [`calibration_windows`], or if a shard cannot be read.
 pub fn streamed_calibration_windows(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,
@@ -173,7 +173,7 @@ pub fn streamed_calibration_windows(
 /// them. The 256 windows are drawn as in [`streamed_calibration_windows`] with seed 0.
 ///
 /// # Errors
-/// Fails like [`evaluation_windows`], or if a shard cannot be read.
+/// Fails in the same cases as [`evaluation_windows`], or if a shard cannot be read.
 pub fn streamed_evaluation_windows(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,

@@ -19,8 +19,8 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "angular, iterative" }];
 
-/// Selection of the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last
-/// token. The first minimum wins.
+/// Removes the block of `n` layers (of `L`) whose start `s` in `0..=L−n` has the smallest mean of
+/// `arccos(cos(X_s, X_{s+n}))/π` at the last token. Ties go to the lowest `s`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Angular {

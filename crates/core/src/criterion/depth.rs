@@ -105,12 +105,12 @@ impl Depth {
     }
 
     /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.
-    pub fn words(self) -> String {
+    pub fn describe(self) -> String {
         pluralize(self.count, self.unit.noun())
     }
 
     /// Returns the depth as it appears in cell names: `7`, or `attention-8`.
-    pub fn word(self) -> String {
+    pub fn cell_name_part(self) -> String {
         match self.unit {
             DepthUnit::Layers => self.count.to_string(),
             unit => format!("{unit}-{}", self.count),
@@ -201,8 +201,11 @@ mod tests {
         for wrong in [r#"{"heads": 8}"#, r#"{"attention": 8, "mlp": 2}"#, "{}", r#""7""#] {
             assert!(serde_json::from_str::<Depth>(wrong).is_err(), "{wrong}");
         }
-        assert_eq!([attention, Depth::layers(1)].map(Depth::words), ["8 attentions", "1 layer"]);
-        assert_eq!((attention.word(), attention.to_string()), ("attention-8".to_owned(), "8 attention".to_owned()));
+        assert_eq!([attention, Depth::layers(1)].map(Depth::describe), ["8 attentions", "1 layer"]);
+        assert_eq!(
+            (attention.cell_name_part(), attention.to_string()),
+            ("attention-8".to_owned(), "8 attention".to_owned())
+        );
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl<R: BufRead> JsonRows<R> {
     /// Parses the last value again as an object.
     ///
     /// # Errors
-    /// Fails like [`Self::next_value`], or if the value is not an object.
+    /// Fails in the same cases as [`Self::next_value`], or if the value is not an object.
     pub fn last_row(&self) -> Result<Map<String, Value>> {
         match self.parse(PhantomData::<Value>)? {
             Value::Object(fields) => Ok(fields),

@@ -85,7 +85,7 @@ pub fn non_regular_kind(path: &Path) -> Option<&'static str> {
 /// Reads a settings file or a JSON file into memory.
 ///
 /// # Errors
-/// Fails like [`open`], or if the file exceeds the size limit or cannot be read.
+/// Fails in the same cases as [`open`], or if the file exceeds the size limit or cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let metadata = file.metadata().map_err(|error| read_error(&error, path))?;

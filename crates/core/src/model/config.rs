@@ -138,7 +138,7 @@ impl Config {
     /// must be run with its [`folder_program`](super::folder_program).
     ///
     /// # Errors
-    /// Fails like [`Self::read`], but not because of operators or removed sublayers.
+    /// Fails in the same cases as [`Self::read`], except that operators and removed sublayers are accepted.
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
             let map = gguf_backbone::read_config(&Gguf::open(folder)?)?;

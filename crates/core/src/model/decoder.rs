@@ -90,8 +90,8 @@ impl Decoder {
     /// several batches share a pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
-    /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
-    /// detected only when they are used.
+    /// Fails in the same cases as [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed
+    /// files are detected only when they are used.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = open_checked_weights(&config, folder)?;
         let final_norm = tensors::read_norm(&config, &weights, FINAL_NORM, &[config.hidden])?;

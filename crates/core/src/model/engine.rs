@@ -139,7 +139,7 @@ pub trait Engine: Send + Sync {
     /// reference program. `seconds` is updated as in [`Self::score`].
     ///
     /// # Errors
-    /// Fails like [`Self::run`], or if the engine does not support comparisons.
+    /// Fails in the same cases as [`Self::run`], or if the engine does not support comparisons.
     fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
         Err(Error::job("this engine does not support comparisons").at(self.id()))
     }

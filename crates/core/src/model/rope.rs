@@ -165,7 +165,7 @@ impl Rotary {
 
     /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
     /// the frequencies for its current length. Cached keys keep their rotation, as in transformers.
-    pub(super) fn decoding_rows(&self, runs: &[RunPlacement<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
+    pub(super) fn decoding_table(&self, runs: &[RunPlacement<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
         if self.regime(longest) == 0 {

@@ -163,7 +163,7 @@ impl Weights {
     /// Reads a tensor in storage order in blocks of at most `max_values` elements, and passes each block to `each`.
     ///
     /// # Errors
-    /// Fails like [`Self::take`], or if `each` fails.
+    /// Fails in the same cases as [`Self::take`], or if `each` fails.
     pub fn read_blocks(
         &self,
         name: &str,
@@ -177,7 +177,7 @@ impl Weights {
     /// Reads rows of a matrix as f32, and concatenates them.
     ///
     /// # Errors
-    /// Fails like [`Self::take`]. Only the rows read are checked for non-finite values.
+    /// Fails in the same cases as [`Self::take`]. Only the rows read are checked for non-finite values.
     ///
     /// # Panics
     /// Panics if a row is out of bounds.

@@ -161,7 +161,7 @@ impl Boundary<'_> {
     }
 
     /// Returns whether two sequences overlap in the corpus. Returns `false` if their starts are unknown.
-    pub fn overlap(&self, one: usize, other: usize) -> bool {
+    pub fn sequences_overlap(&self, one: usize, other: usize) -> bool {
         let one = self.starts.get(one);
         let other = self.starts.get(other);
         one.zip(other).is_some_and(|(a, b)| a.document == b.document && a.token.abs_diff(b.token) < self.length())

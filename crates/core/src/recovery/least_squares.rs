@@ -208,7 +208,7 @@ impl Split {
                 held_out.add_difference(pre, post)?;
                 squares +=
                     pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
-            } else if held_out_windows.iter().any(|&other| boundary.overlap(window, other)) {
+            } else if held_out_windows.iter().any(|&other| boundary.sequences_overlap(window, other)) {
                 counts.overlapping += 1;
                 overlapping.add_difference(pre, post)?;
             } else {

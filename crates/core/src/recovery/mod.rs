@@ -125,7 +125,7 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
 /// the operator is to be trained.
 ///
 /// # Errors
-/// Fails like [`build`], or if the fine-tuning settings are invalid.
+/// Fails in the same cases as [`build`], or if the fine-tuning settings are invalid.
 pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
     let training = parse_finetune(name, options)?;

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_follow_bos_policy_and_prefix_in_text() {
+    fn bos_is_added_by_policy_and_never_twice() {
         for (bos, expected) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
             assert_eq!(encode_to_letters(("Q", "x"), bos).0, expected);
             assert_eq!(encode_to_letters(("^Q", "x"), bos).0, "^Q");

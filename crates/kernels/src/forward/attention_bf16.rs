@@ -66,7 +66,7 @@ impl PackedSegment {
 
 /// Keys of one segment, and the queries of a block that attend to them. Key indices are relative to the segment's first
 /// key.
-struct SeenKeys<'a> {
+struct VisibleKeys<'a> {
     kernels: Bf16Kernels,
     /// Packed keys and values by key head.
     packed: &'a [PackedSegment],
@@ -82,7 +82,7 @@ struct SeenKeys<'a> {
     column: usize,
 }
 
-impl SeenKeys<'_> {
+impl VisibleKeys<'_> {
     fn end(&self, row: usize) -> usize {
         self.first_end + self.growth * (row - self.rows.start)
     }
@@ -222,9 +222,10 @@ impl<'a> PackedBatch<'a> {
         let (q_width, _) = params.widths();
         let QueryBlock { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
-        let seen = self.seen_keys(first..first + rows, &starts);
-        let stride = seen.iter().map(|keys| keys.column + keys.width(keys.rows.end - 1)).max().unwrap_or_default();
-        let mask = BlockMask { seen: &seen, starts: &starts, first, cap: params.cap };
+        let visible_keys = self.visible_keys(first..first + rows, &starts);
+        let stride =
+            visible_keys.iter().map(|keys| keys.column + keys.width(keys.rows.end - 1)).max().unwrap_or_default();
+        let mask = BlockMask { visible_keys: &visible_keys, starts: &starts, first, cap: params.cap };
         let depth = head_dim.div_ceil(2);
         let padded_dim = head_dim.next_multiple_of(LANES);
         let mut scores = take_scratch(rows * stride);
@@ -237,13 +238,15 @@ impl<'a> PackedBatch<'a> {
             let kv_head = head * params.kv_heads / params.query_heads;
             self.push_queries(head, first..first + rows, &mut queries);
             let started = profile::start_timer();
-            seen.iter().for_each(|keys| keys.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
+            visible_keys
+                .iter()
+                .for_each(|keys| keys.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop_timer(started, 1);
-            for keys in seen.iter().filter(|keys| keys.growth > 0) {
+            for keys in visible_keys.iter().filter(|keys| keys.growth > 0) {
                 mask.replace_by_numerators(keys, (&mut scores, stride), &mut row_sums);
             }
             let started = profile::start_timer();
-            for (index, keys) in seen.iter().enumerate() {
+            for (index, keys) in visible_keys.iter().enumerate() {
                 let adds = index > 0 && mask.prefix().is_some();
                 keys.sum(kv_head, (&scores, stride), (&mut sums, padded_dim), adds, &mut words);
             }
@@ -262,18 +265,18 @@ impl<'a> PackedBatch<'a> {
 
     /// Returns the keys that a block of queries attends to: first those of the block's prefix, then those of its
     /// segments.
-    fn seen_keys(&self, block: Range<usize>, starts: &[FirstVisibleKeys]) -> Vec<SeenKeys<'a>> {
+    fn visible_keys(&self, block: Range<usize>, starts: &[FirstVisibleKeys]) -> Vec<VisibleKeys<'a>> {
         let Self { kernels, segments, .. } = *self;
         let first = block.start;
         let segment = segments.rows.partition_point(|segment| segment.end <= first);
-        let mut seen = Vec::new();
+        let mut visible_keys = Vec::new();
         if let Some(parent) = segments.parents[segment] {
             let first_panel = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
             let first_end = segments.rows[parent].len();
             // Skip a prefix outside the window.
             if first_panel * LANES < first_end {
                 let packed = self.packed_segments(parent);
-                seen.push(SeenKeys {
+                visible_keys.push(VisibleKeys {
                     kernels,
                     packed,
                     rows: 0..block.len(),
@@ -284,14 +287,14 @@ impl<'a> PackedBatch<'a> {
                 });
             }
         }
-        let column = seen.first().map_or(0, |prefix| prefix.width(0));
+        let column = visible_keys.first().map_or(0, |prefix| prefix.width(0));
         let later = segments.rows.iter().enumerate().skip(segment);
         let overlapping = later.take_while(|(_, rows_of_segment)| rows_of_segment.start < block.end);
         for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
             let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(block.end) - first;
             let first_panel = (starts[rows.start].segment_start - rows_of_segment.start) / LANES;
             let first_end = first + rows.start + 1 - rows_of_segment.start;
-            seen.push(SeenKeys {
+            visible_keys.push(VisibleKeys {
                 kernels,
                 packed: self.packed_segments(segment),
                 rows,
@@ -301,7 +304,7 @@ impl<'a> PackedBatch<'a> {
                 column,
             });
         }
-        seen
+        visible_keys
     }
 
     /// Returns the packed keys and values of a segment, by key head.
@@ -326,7 +329,7 @@ impl<'a> PackedBatch<'a> {
 
 /// Mask for the scores of a block of queries.
 struct BlockMask<'a> {
-    seen: &'a [SeenKeys<'a>],
+    visible_keys: &'a [VisibleKeys<'a>],
     /// First visible keys of each query.
     starts: &'a [FirstVisibleKeys],
     /// Batch row of the first query.
@@ -337,8 +340,8 @@ struct BlockMask<'a> {
 
 impl BlockMask<'_> {
     /// Returns the keys of the prefix, if the block attends to any.
-    fn prefix(&self) -> Option<&SeenKeys<'_>> {
-        self.seen.first().filter(|keys| keys.growth == 0)
+    fn prefix(&self) -> Option<&VisibleKeys<'_>> {
+        self.visible_keys.first().filter(|keys| keys.growth == 0)
     }
 
     /// Replaces the scores of a segment's rows with softmax numerators, and writes the sum of each row to `row_sums`.
@@ -348,7 +351,7 @@ impl BlockMask<'_> {
     #[inline]
     fn replace_by_numerators(
         &self,
-        keys: &SeenKeys<'_>,
+        keys: &VisibleKeys<'_>,
         (scores, stride): (&mut [f32], usize),
         row_sums: &mut [f32; QUERY_ROWS],
     ) {

@@ -91,7 +91,7 @@ fn compare_rows<K: PackedFormat>(
     for (x, normed) in streams.iter().zip(&mut normed) {
         norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
     }
-    let packed_rows = normed.each_ref().map(|normed| K::rows(MatrixView::rows(normed, rows.len(), channels)));
+    let packed_rows = normed.each_ref().map(|normed| K::pack_rows(MatrixView::rows(normed, rows.len(), channels)));
     let mut pairs: Vec<SoftmaxPair<'_>> = rows.iter().map(|targets| SoftmaxPair::new(targets)).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);

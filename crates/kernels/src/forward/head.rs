@@ -113,7 +113,7 @@ fn predict_rows<K: PackedFormat>(
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
     norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
-    let packed_rows = K::rows(MatrixView::rows(normed, rows.len(), channels));
+    let packed_rows = K::pack_rows(MatrixView::rows(normed, rows.len(), channels));
     let mut softmax = vec![Softmax::default(); rows.len()];
     let mut target_logits: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {

@@ -89,7 +89,7 @@ impl Mlp<'_> {
     /// Implements [`Self::gated_in_pieces`] for the panels of [`Self::gate_up`].
     fn compute_gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
         let height = x.row_count();
-        let rows = K::rows(x);
+        let rows = K::pack_rows(x);
         let mut gated = take_scratch(height * width);
         let mut pieces = take_scratch(height * 2 * PIECE_COLUMNS);
         for first in (0..width).step_by(PIECE_COLUMNS) {

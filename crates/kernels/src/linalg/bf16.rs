@@ -45,7 +45,7 @@ impl PackedFormat for Bf16 {
         unpack_bf16_pair(panel[k / 2 * LANES + column])[k % 2]
     }
 
-    fn rows(x: MatrixView<'_, f32>) -> Bf16Rows {
+    fn pack_rows(x: MatrixView<'_, f32>) -> Bf16Rows {
         let tile = Bf16Tile::best();
         let row_words = tile.row_words(x.column_count());
         let mut words = Vec::with_capacity(x.row_count() * row_words);

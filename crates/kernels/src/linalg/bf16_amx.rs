@@ -61,7 +61,7 @@ impl PackedFormat for Bf16Amx {
         Bf16::weight_at(panel, k, column)
     }
 
-    fn rows(x: MatrixView<'_, f32>) -> PairRows {
+    fn pack_rows(x: MatrixView<'_, f32>) -> PairRows {
         let kernels = Bf16Kernels::Amx;
         let width = Self::panel_depth(x.column_count());
         let row_words = kernels.row_words(x.column_count());

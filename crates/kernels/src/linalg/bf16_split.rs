@@ -81,7 +81,7 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
         parts.sum()
     }
 
-    fn rows(x: MatrixView<'_, f32>) -> PairRows {
+    fn pack_rows(x: MatrixView<'_, f32>) -> PairRows {
         let width = Self::panel_depth(x.column_count());
         let row_words = padded_stride(width);
         let mut words = vec![0; x.row_count() * row_words];

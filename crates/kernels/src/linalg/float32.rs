@@ -34,7 +34,7 @@ impl PackedFormat for F32 {
         panel[k * Self::lanes() + column]
     }
 
-    fn rows(x: MatrixView<'_, f32>) -> MatrixView<'_, f32> {
+    fn pack_rows(x: MatrixView<'_, f32>) -> MatrixView<'_, f32> {
         x
     }
 

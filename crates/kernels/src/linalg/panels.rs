@@ -109,7 +109,7 @@ pub trait PackedFormat: Sized {
     /// Returns weight `k` of a column.
     fn weight_at(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
-    fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
+    fn pack_rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
     /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
@@ -287,7 +287,7 @@ pub(super) fn pack_panel<K: PackedFormat>(columns: &[f32], inner: usize, panel: 
 pub fn matmul<K: PackedFormat>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.row_count() * weights.outer, "shape mismatch in a matrix product");
     let started = profile::start_timer();
-    let rows = K::rows(x);
+    let rows = K::pack_rows(x);
     let height = x.row_count();
     assert!(x.column_count() == weights.inner, "shape mismatch in a matrix product");
     matmul_columns(destination, into, &rows, height, weights, 0..weights.outer);
@@ -310,7 +310,7 @@ pub fn matmul_few_rows<K: PackedFormat>(
         destination.len() == x.row_count() * outer && x.column_count() == weights.inner,
         "shape mismatch in a matrix product"
     );
-    let rows = K::rows(x);
+    let rows = K::pack_rows(x);
     let height = x.row_count();
     let width = outer.div_ceil(K::lanes()).div_ceil(threads) * K::lanes();
     let starts: Vec<usize> = (0..outer).step_by(width).collect();

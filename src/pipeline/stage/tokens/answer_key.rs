@@ -105,10 +105,11 @@ impl Documents {
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of texts.
-    pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
+    pub fn answers(&self, definition: &Definition, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scores_of_choices(values);
-        self.check_count(scored.len(), "scores", Error::job("wrong number of answers"))?;
-        let each = self.spans().map(|span| match (output, &scored[span]) {
+        let error = Error::job("wrong number of scores for a task").at(&definition.name);
+        self.check_count(scored.len(), "scores", error)?;
+        let each = self.spans().map(|span| match (definition.output, &scored[span]) {
             (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
             (_, scores) => {
                 scores.iter().map(|score| Answer::LogLikelihood(score.log_likelihood, score.greedy)).collect()
@@ -131,7 +132,7 @@ impl Documents {
     /// Fails if the object is damaged or contains the wrong number of answers.
     pub fn read_answers(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
-            let answers = self.answers(definition.output, &scores::read(object)?)?;
+            let answers = self.answers(definition, &scores::read(object)?)?;
             let non_finite = answers.iter().filter(|answer| !answer.iter().all(is_finite_answer)).count();
             return Ok((answers, non_finite));
         }
@@ -148,7 +149,8 @@ impl Documents {
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.check_count(texts.len(), "texts", Error::job("wrong number of answers"))?;
+        let error = Error::job("wrong number of generated texts for a task").at(&definition.name);
+        self.check_count(texts.len(), "texts", error)?;
         let each = self.spans().map(|span| {
             let count = definition.repeats.max(span.len());
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]

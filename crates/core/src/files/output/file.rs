@@ -54,7 +54,7 @@ impl OutputFile<'_> {
     /// Writes the file atomically.
     ///
     /// # Errors
-    /// Fails like [`Self::check`], or if the file cannot be written.
+    /// Fails in the same cases as [`Self::check`], or if the file cannot be written.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.check()?;
         write_whole(self.path, bytes)

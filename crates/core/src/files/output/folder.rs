@@ -105,7 +105,7 @@ impl OutputFolder {
     /// Writes individual files into the folder and keeps all others.
     ///
     /// # Errors
-    /// Fails like [`Self::check`], or if a file cannot be written.
+    /// Fails in the same cases as [`Self::check`], or if a file cannot be written.
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
         check_conflicts(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;

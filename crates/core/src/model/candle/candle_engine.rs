@@ -100,8 +100,8 @@ impl CandleEngine {
     /// loaded from the weight files when needed.
     ///
     /// # Errors
-    /// Fails like [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this build or machine
-    /// does not support the device, or if a weight exceeds the f16 range.
+    /// Fails in the same cases as [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this
+    /// build or machine does not support the device, or if a weight exceeds the f16 range.
     pub fn load(config: Config, folder: &Path, placement: Placement, memory: Option<u64>) -> Result<Self> {
         let device = placement.device.open()?;
         let weights = open_checked_weights(&config, folder)?;

@@ -284,8 +284,8 @@ impl FrozenWeights {
     /// Loads the layers from index `first` on, the final norm and the head.
     ///
     /// # Errors
-    /// Fails like [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The message names the
-    /// file and the tensor.
+    /// Fails in the same cases as [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The
+    /// message names the file and the tensor.
     pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
         let weights = tensors::open_checked_weights(config, folder)?;
         let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };

@@ -22,7 +22,7 @@ type AttentionCacheView<'a> = CacheView<'a, (), Blocks>;
 
 impl AttentionContext for AttentionCacheView<'_> {
     fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, table_rows) = rotary.decoding_rows(self.runs);
+        let (table, table_rows) = rotary.decoding_table(self.runs);
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
         let mut blocks = self.blocks.borrow_mut();
         for placed in self.runs {

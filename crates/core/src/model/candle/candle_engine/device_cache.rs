@@ -174,7 +174,7 @@ impl CachedModel for CandleEngine {
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
     fn prepare_step_data(&self, runs: &[RunPlacement<'_>], blocks: &Blocks) -> Result<StepData> {
         let cos_sin = self.rotaries.map_used(|rotary| {
-            let (table, rows) = rotary.decoding_rows(runs);
+            let (table, rows) = rotary.decoding_table(runs);
             rope::cos_sin_tensors(&table, &rows, &self.device)
         })?;
         Ok(StepData {
