@@ -13,7 +13,7 @@ use std::time::Instant;
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
 use ghostlab::pipeline::exec::{Preflight, RunSettings, TargetMachine, preflight};
-use ghostlab::pipeline::plan::{Plan, Reason, Reasons};
+use ghostlab::pipeline::plan::{Plan, Reason, StoredKeyIndex};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{Key, Lookup, Store};
 use serde_json::json;
@@ -60,9 +60,9 @@ fn measure_planning() {
         let stop = AtomicBool::new(false);
         let Preflight { state, estimate } =
             preflight(&plan, &settings, TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
-        let reasons = Reasons::new(&store, &plan);
+        let stored_keys = StoredKeyIndex::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
-        let reasons: Vec<Reason> = missing.map(|key| reasons.explain(key, &state)).collect();
+        let reasons: Vec<Reason> = missing.map(|key| stored_keys.explain(key, &state)).collect();
         println!(
             "planning, round {round}: {} cells in {:.2} s ({read:.2} s for parsing the YAML); {} reasons, {:.1} GFLOP",
             grid.cells.len(),

@@ -50,8 +50,8 @@ struct CardValues {
     /// Whether the pruned model can be exported to GGUF.
     in_gguf: bool,
     criterion: Option<String>,
-    recovery: Option<String>,
-    recovery_method: Option<String>,
+    recovery_label: Option<String>,
+    recovery_spec: Option<String>,
     recovery_source: Option<String>,
     calibration: Option<CalibrationText>,
     finetune: Option<Finetune>,
@@ -146,8 +146,8 @@ fn build_card_values(
             .criterion
             .as_ref()
             .map(|criterion| format!("{} (`{criterion}`)", criterion::label(&criterion.name))),
-        recovery: method.map(|method| recovery::label(&method.name).to_owned()),
-        recovery_method: method.map(ToString::to_string),
+        recovery_label: method.map(|method| recovery::label(&method.name).to_owned()),
+        recovery_spec: method.map(ToString::to_string),
         recovery_source: method
             .and_then(|method| find_recovery_source(&method.name))
             .filter(|source| source.starts_with("http")),

@@ -31,9 +31,9 @@ impl Draw {
         Ok(order[self.from.min(to)..to].to_vec())
     }
 
-    /// Returns the number of items drawn out of `count` items.
-    pub fn count(&self, count: usize) -> usize {
-        self.to.min(count).saturating_sub(self.from)
+    /// Returns the number of items drawn out of `total` items.
+    pub fn drawn_count(&self, total: usize) -> usize {
+        self.to.min(total).saturating_sub(self.from)
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
             [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.indices(10).unwrap());
         // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.
         assert_eq!([a, b, c].concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
-        assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);
+        assert_eq!(Draw { seed: 7, from: 8, to: 16 }.drawn_count(10), 2);
         assert!(none.is_empty());
     }
 }

@@ -22,7 +22,7 @@ pub struct BestQuestion<'a> {
     pub keeps: &'a dyn Fn(&Condition) -> bool,
     /// Function that returns the fields by which conditions are grouped into settings. Calibration and fine-tuning are
     /// always among these fields.
-    pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
+    pub group_by: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
 /// Number of settings in which a method is best.
@@ -202,7 +202,7 @@ fn matches_question(number: &ResultRow, question: BestQuestion<'_>) -> bool {
 }
 
 fn setting_key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
-    let mut key = (question.setting)(condition);
+    let mut key = (question.group_by)(condition);
     key.extend([condition.calibration.clone(), condition.finetuned.to_string()]);
     key
 }
@@ -261,7 +261,7 @@ mod tests {
             metric: "acc_average",
             method: "ghosted",
             keeps: &|_| true,
-            setting: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
+            group_by: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
         };
         BestCounts::new(&run(main), seeds.map(run).as_ref(), question).unwrap()
     }
@@ -314,7 +314,7 @@ mod tests {
             metric: "acc_average",
             method: "ghosted",
             keeps: &|_| true,
-            setting: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
+            group_by: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
         };
         let counts = BestCounts::new(&run(numbers), None, question).unwrap();
         // At the other depths, only two rows are equal. This is not enough to conclude that the criteria share one

@@ -48,7 +48,7 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         for kind in Spread::ALL {
             if column_head.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
                 let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.error_if(kind));
-                columns.push(column(&spread_head(&column_head.head, kind), errors));
+                columns.push(column(&spread_header(&column_head.head, kind), errors));
             }
         }
         columns.extend(has_seeds.then(|| column(&format!("{} n", column_head.head), counts())));
@@ -196,7 +196,7 @@ fn description_columns(artifact: &str, profile: &str, numbers: &[&Measurement]) 
 const UNIT_POSITION: usize = 5;
 
 /// Returns the header of a metric's uncertainty column, such as `copa stderr`.
-pub fn spread_head(head: &str, kind: Spread) -> String {
+pub fn spread_header(head: &str, kind: Spread) -> String {
     format!("{head} {}", kind.column())
 }
 

@@ -50,7 +50,7 @@ pub use differences::{
     settings_that_differ,
 };
 pub use documents::{CHANNELS_FILE, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
-pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
+pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
 pub use latex::{latex, latex_notes, notes_file};
 pub use measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
 use crate::results::number_record::Record;
-use crate::results::{REPLACED, deviation, mean, read_frame, spread_head, write_csv};
+use crate::results::{REPLACED, deviation, mean, read_frame, spread_header, write_csv};
 
 /// Checks all tables in a results folder.
 ///
@@ -123,7 +123,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
         columns.insert(number.column.clone(), number.record.value);
-        columns.insert(spread_head(&number.column, spread_kind(&number.record)), number.record.error);
+        columns.insert(spread_header(&number.column, spread_kind(&number.record)), number.record.error);
     }
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));

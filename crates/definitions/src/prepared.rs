@@ -57,7 +57,7 @@ fn hellaswag(row: &Row) -> Result<DerivedColumns> {
         return Err(row.value_error("endings", "four endings", &texts(endings)));
     }
     let choices = endings.iter().map(|ending| remove_brackets(ending)).collect();
-    let gold = Value::Int(row.integer_or_text("label")?);
+    let gold = Value::Int(row.parse_integer("label")?);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
 }
 
@@ -70,7 +70,7 @@ fn remove_brackets(text: &str) -> String {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         retained.push_str(before);
-        // Remove the shortest span that ends with a closing bracket and lies on one line.
+        // Remove up to the first `]` on the same line, like the regex `\[.*?\]`.
         match bracket.find([']', '\n']) {
             Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
             // No opening bracket on the rest of this line has a closing bracket.

@@ -72,7 +72,7 @@ impl Row {
     ///
     /// # Errors
     /// Fails if the field is missing or not an integer.
-    pub fn integer_or_text(&self, path: &str) -> Result<i64> {
+    pub fn parse_integer(&self, path: &str) -> Result<i64> {
         let value = self.get(path)?;
         let number = match value {
             Value::Text(text) => strip(text).parse().ok(),
@@ -209,15 +209,15 @@ mod tests {
     fn field_error_names_the_expected_and_found_types() {
         let fields = json!({"label": "1 ", "n": 2, "x": 1.5, "c": {"text": ["a"], "mixed": ["a", 3]}});
         let row = Row { location: "x.jsonl:7".to_owned(), value: serde_json::from_value(fields).unwrap() };
-        assert_eq!(row.integer_or_text("label").unwrap(), 1);
-        assert_eq!(row.integer_or_text("n").unwrap(), 2);
+        assert_eq!(row.parse_integer("label").unwrap(), 1);
+        assert_eq!(row.parse_integer("n").unwrap(), 2);
         assert_eq!(row.texts("c.text").unwrap(), ["a"]);
         for (error, words) in [
             (row.text("lable").unwrap_err(), "did you mean `label`?"),
             (row.text("n").unwrap_err(), "a number: 2"),
             (row.integer("label").unwrap_err(), "a string: \"1 \""),
             (row.integer("x").unwrap_err(), "a number: 1.5"),
-            (row.integer_or_text("x").unwrap_err(), "a whole number"),
+            (row.parse_integer("x").unwrap_err(), "a whole number"),
             (row.texts("c.mixed").unwrap_err(), "a number: 3"),
             (row.texts("c.label").unwrap_err(), "`c.label` is missing"),
             (row.texts("c.label").unwrap_err(), "`mixed`, `text`"),

@@ -305,7 +305,7 @@ impl Store {
     /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
     /// them are stored.
     pub fn retire(&self, journal: Journal, is_stored: impl Fn(&str) -> bool) {
-        let living = self.live_processes();
+        let living = self.live_process_ids();
         journal.retire(|owner| !living.iter().any(|id| id == owner), is_stored);
     }
 
@@ -320,7 +320,7 @@ impl Store {
     }
 
     /// Returns the ids of all processes that are not known to be dead.
-    pub fn live_processes(&self) -> Vec<String> {
+    pub fn live_process_ids(&self) -> Vec<String> {
         processes::list_processes(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)

@@ -36,7 +36,7 @@ impl Store {
             return Ok(());
         }
         let hashes = present.iter().map(|key| key.hash());
-        let unused = gc_roots::find_unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
+        let unused = gc_roots::find_unreserved(&*self.disk, &self.root, &self.other_process_ids()?, hashes);
         self.gc_roots.with_pins_locked(|is_pinned| {
             let mut discardable = present.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             discardable.try_for_each(|key| self.discard(key))
@@ -45,17 +45,17 @@ impl Store {
 
     /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.live_processes())
+        gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.live_process_ids())
     }
 
     /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.other_processes()?))
+        Ok(gc_roots::read_reserved_hashes(&*self.disk, &self.root, &self.other_process_ids()?))
     }
 
     /// Returns the ids of all other running processes.
-    pub(crate) fn other_processes(&self) -> Result<Vec<String>> {
+    pub(crate) fn other_process_ids(&self) -> Result<Vec<String>> {
         let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
-        Ok(self.live_processes().into_iter().filter(|id| id != this_worker).collect())
+        Ok(self.live_process_ids().into_iter().filter(|id| id != this_worker).collect())
     }
 }

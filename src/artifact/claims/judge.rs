@@ -73,7 +73,7 @@ impl Claim {
             metric: self.best_by?,
             method: recovery::paper_appearance()?.name,
             keeps: &|condition| (self.only)(condition),
-            setting: &|condition| self.over.iter().map(|axis| axis.value(condition)).collect(),
+            group_by: &|condition| self.over.iter().map(|axis| axis.value(condition)).collect(),
         };
         BestCounts::new(run, seeds, question)
     }

@@ -195,7 +195,7 @@ pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<
         metric: ACCURACY.id,
         method: ours.name,
         keeps: &|condition| condition.criterion == "llm-streamline",
-        setting: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
+        group_by: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
     };
     let counts = BestCounts::new(table, seeds, question)?;
     let text = format!("{}: highest {} in {counts}.", ours.label, ACCURACY.label);

@@ -11,7 +11,7 @@ use super::data::{CellNote, ClaimRow, ComputedBy, FindingRow, Page, PageArtifact
 use super::figure::{self, PageFigure};
 use super::html::{artifact_id, cell_id, percent_encode};
 use super::html_table::{self, PageTable};
-use super::summary::{self, Verdicts};
+use super::summary::{self, VerdictCount};
 use crate::artifact::audit::Severity;
 use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
@@ -70,7 +70,7 @@ pub(super) struct Section<'a> {
     computed: Vec<(&'static str, String)>,
     /// Claims about this artifact, each with the id of its row.
     claims: Vec<(String, &'a ClaimRow)>,
-    verdicts: Vec<Verdicts>,
+    verdicts: Vec<VerdictCount>,
     /// Name and path of each file, and the link to it if there is one.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }

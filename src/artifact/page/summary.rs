@@ -49,8 +49,10 @@ fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
 /// Summarizes the outcome. Returns one sentence per topic.
 pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
-    let words: Vec<String> =
-        count_verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
+    let words: Vec<String> = count_verdicts(&sentences)
+        .into_iter()
+        .map(|VerdictCount { count, verb, .. }| format!("{count} {verb}"))
+        .collect();
     let claims = (!words.is_empty()).then(|| {
         format!("Of {} sentences of the paper, checked on our numbers, {}.", sentences.len(), words.join(", "))
     });
@@ -114,7 +116,7 @@ pub(super) struct Strip<'a> {
 struct StripRow {
     name: &'static str,
     /// Counts of the verdicts that occur.
-    tally: Vec<Verdicts>,
+    tally: Vec<VerdictCount>,
     squares: Vec<Square>,
 }
 
@@ -126,14 +128,27 @@ struct Square {
     says: String,
 }
 
-/// CSS class, sign, count and verb for a verdict.
-pub(super) type Verdicts = (String, &'static str, usize, &'static str);
+/// Number of sentences with a verdict.
+#[derive(Debug, Serialize)]
+pub(super) struct VerdictCount {
+    /// CSS class of the verdict.
+    class: String,
+    sign: &'static str,
+    count: usize,
+    /// Verb that follows the count.
+    verb: &'static str,
+}
 
 /// Counts the verdicts that occur.
-pub(super) fn count_verdicts(all: &[Judgement]) -> Vec<Verdicts> {
+pub(super) fn count_verdicts(all: &[Judgement]) -> Vec<VerdictCount> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
-        (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.verb(count)))
+        (count > 0).then(|| VerdictCount {
+            class: verdict.class(),
+            sign: verdict.sign(),
+            count,
+            verb: verdict.verb(count),
+        })
     });
     counted.collect()
 }

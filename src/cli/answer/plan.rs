@@ -16,7 +16,7 @@ use super::plan_cost::{PlanCost, compute_cost};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::exec::{Preflight, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
+use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, StoreState, StoredKeyIndex, TrialCount, Variant};
 use crate::pipeline::stage::{self, InputNames, Stage};
 use ghostlab_store::{Key, ObjectKind, Store};
 
@@ -200,13 +200,13 @@ impl GridPlan {
     pub(crate) fn new(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
         let grid: &Grid = plan.grid;
         let Preflight { state, estimate } = found;
-        let reasons = Reasons::new(store, plan);
+        let stored_keys = StoredKeyIndex::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.is_complete(v)).collect();
         let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
         let jobs_left = jobs_left.flat_map(|backbone| list_jobs(plan, backbone, state)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
-            missing: list_missing(backbone, variant, state, &reasons),
+            missing: list_missing(backbone, variant, state, &stored_keys),
         });
         let quota = settings.store_limit.map(|limit| -> Result<StoreUsage> {
             let reserved = store.reserved_by_others()?;
@@ -226,7 +226,7 @@ impl GridPlan {
             profile: grid.profile.clone(),
             cells: grid.cells.len(),
             cells_complete: grid.cells.len() - left.len(),
-            artifacts: count_artifacts(plan, state, &reasons, store),
+            artifacts: count_artifacts(plan, state, &stored_keys, store),
             jobs: jobs_left,
             cells_to_run: to_run.collect(),
             cost: compute_cost(estimate, plan, store),
@@ -239,7 +239,7 @@ impl GridPlan {
 pub(crate) fn count_artifacts(
     plan: &Plan<'_>,
     state: &StoreState,
-    reasons: &Reasons,
+    stored_keys: &StoredKeyIndex,
     store: &Store,
 ) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
@@ -254,7 +254,7 @@ pub(crate) fn count_artifacts(
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Skip objects that were never computed, because their reason explains nothing.
         let absent = missing.iter().filter(|key| !state.has(key));
-        for reason in absent.map(|key| reasons.explain(key, state)).filter(|reason| *reason != Reason::First) {
+        for reason in absent.map(|key| stored_keys.explain(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();
@@ -368,14 +368,14 @@ fn list_missing(
     backbone: &BackbonePlan,
     variant: &Variant,
     state: &StoreState,
-    reasons: &Reasons,
+    stored_keys: &StoredKeyIndex,
 ) -> Vec<MissingObject> {
     let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
     let missing = inputs.map(|(job, words, key)| MissingObject {
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),
         key: key.hash().to_owned(),
-        reason: reasons.explain(key, state),
+        reason: stored_keys.explain(key, state),
     });
     missing.collect()
 }

@@ -12,7 +12,7 @@ use crate::deviation::PruneCase;
 use crate::grid::Cell;
 use crate::model::{Config, Cut, Program};
 use crate::pipeline::exec::Overview;
-use crate::pipeline::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
+use crate::pipeline::plan::{BackbonePlan, ObjectState, Plan, Reason, StoreState, StoredKeyIndex, Variant};
 use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
@@ -225,9 +225,9 @@ pub(crate) struct ObjectProvenance {
 impl ExplainAnswer {
     pub(crate) fn new(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
         let state = StoreState::read(plan, store);
-        let reasons = Reasons::new(store, plan);
+        let stored_keys = StoredKeyIndex::new(store, plan);
         let mut artifacts = Vec::new();
-        let mut add = |what: String, key: &Key| artifacts.push(explain_object(what, key, &state, &reasons, store));
+        let mut add = |what: String, key: &Key| artifacts.push(explain_object(what, key, &state, &stored_keys, store));
         for (job, words, key) in backbone.inputs_of(variant) {
             if let Some((tokens, key)) = (words.reads)(backbone, variant, job.index) {
                 add(tokens, &key);
@@ -276,7 +276,13 @@ fn list_deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec
     known.map(str::to_owned).collect()
 }
 
-fn explain_object(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
+fn explain_object(
+    what: String,
+    key: &Key,
+    state: &StoreState,
+    stored_keys: &StoredKeyIndex,
+    store: &Store,
+) -> ExplainedObject {
     let stored = match state.object(key) {
         ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
@@ -294,7 +300,7 @@ fn explain_object(what: String, key: &Key, state: &StoreState, reasons: &Reasons
         }
         _ => None,
     };
-    let reason = if stored.is_some() { None } else { Some(reasons.explain(key, state)) };
+    let reason = if stored.is_some() { None } else { Some(stored_keys.explain(key, state)) };
     let identity = key.readable()["of"].take();
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.object_path(key), identity }
 }

@@ -202,8 +202,8 @@ impl Overview {
     /// Reads the records, outlines and failed attempts in a store.
     pub fn read(store: &Store) -> Self {
         let records = RunRecord::read_all(store);
-        let live_processes = store.live_processes();
-        let live_processes: BTreeSet<&str> = live_processes.iter().map(String::as_str).collect();
+        let live_process_ids = store.live_process_ids();
+        let live_process_ids: BTreeSet<&str> = live_process_ids.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
         // Ignore failed attempts to compute objects that have been stored since.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
@@ -219,7 +219,7 @@ impl Overview {
             let members = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
             plans.extend(
                 Outline::find(store, &id)
-                    .map(|outline| build_plan_view(store, id, &outline, &members, &live_processes, &attempts)),
+                    .map(|outline| build_plan_view(store, id, &outline, &members, &live_process_ids, &attempts)),
             );
         }
         let reported: BTreeSet<String> =
@@ -227,7 +227,7 @@ impl Overview {
         let all_failures = attempts.iter().map(|(name, attempts)| build_failure_view(name, attempts, None));
         let failures = all_failures.filter(|failure| !reported.contains(&failure.what)).collect();
         let runs = runs.into_iter().map(|record| {
-            let died = record.stage == RunState::Running && !live_processes.contains(&*record.process);
+            let died = record.stage == RunState::Running && !live_process_ids.contains(&*record.process);
             RunView::new(record, died)
         });
         let runs = runs.collect();
@@ -240,13 +240,13 @@ fn build_plan_view(
     id: String,
     outline: &Outline,
     workers: &[&RunRecord],
-    live_processes: &BTreeSet<&str>,
+    live_process_ids: &BTreeSet<&str>,
     attempts: &BTreeMap<String, Vec<Attempt>>,
 ) -> PlanView {
     let progress = outline.progress(store);
     let alive: Vec<&RunRecord> = workers
         .iter()
-        .filter(|worker| worker.stage == RunState::Running && live_processes.contains(&*worker.process))
+        .filter(|worker| worker.stage == RunState::Running && live_process_ids.contains(&*worker.process))
         .copied()
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| build_worker_view(worker)).collect();

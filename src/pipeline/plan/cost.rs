@@ -357,14 +357,14 @@ fn read_load(state: &StoreState, key: &Key) -> Option<Load> {
 fn drawn_load(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {
-        tokens: drawn_count(&draw, items, all.tokens),
-        scored: drawn_count(&draw, items, all.scored),
+        tokens: drawn_tokens(&draw, items, all.tokens),
+        scored: drawn_tokens(&draw, items, all.scored),
         length: all.length,
     }
 }
 
-fn drawn_count(draw: &Draw, items: usize, number: usize) -> usize {
-    number * draw.count(items) / items
+fn drawn_tokens(draw: &Draw, items: usize, tokens: usize) -> usize {
+    tokens * draw.drawn_count(items) / items
 }
 
 /// Returns the program of a variant with placeholder operators. If its selection is not stored, layers in the middle

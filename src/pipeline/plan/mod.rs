@@ -17,7 +17,7 @@ pub(crate) use self::cost::ESTIMATES;
 pub use self::cost::{Estimate, JobCost, batch_bytes, placeholder_operator, weights_budget};
 pub use self::keep_set::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
-pub use self::reason::{Change, Reason, Reasons};
+pub use self::reason::{Change, Reason, StoredKeyIndex};
 pub use self::recipe::Plan;
 pub use self::state::StoreState;
 pub use self::trial_count::TrialCount;

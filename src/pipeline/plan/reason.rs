@@ -83,7 +83,7 @@ struct KeyParts {
 }
 
 /// Index of the stored objects with which missing objects are compared.
-pub struct Reasons {
+pub struct StoredKeyIndex {
     stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Index of an object in `stored`, by a hash of its input names and of all fields except one.
     by_partial_hash: HashMap<(&'static str, u64), usize>,
@@ -92,7 +92,7 @@ pub struct Reasons {
 /// Maximum number of objects to compare one by one if no single field explains the difference.
 const MAX_COMPARED: usize = 400;
 
-impl Reasons {
+impl StoredKeyIndex {
     /// Creates the index for a plan. Objects of the plan itself are excluded.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::from_store(store, &plan.keys().map(|key| key.hash()).collect())
@@ -240,7 +240,7 @@ mod tests {
         for key in stored {
             store.put(key, 1.0, &[("x", b"x")]).unwrap();
         }
-        Reasons::from_store(&store, &HashSet::new()).missing_reason(wanted).to_string()
+        StoredKeyIndex::from_store(&store, &HashSet::new()).missing_reason(wanted).to_string()
     }
 
     #[test]
