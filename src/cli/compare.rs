@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_differ_slightly_get_more_decimals() {
+    fn decimals_are_added_until_the_values_print_differently() {
         for (a, b, expected) in [
             (Some(1.0), Some(2.0), 4),
             (Some(0.000_011), Some(0.000_033), 5),

@@ -71,7 +71,7 @@ impl SharedEntries {
                 .at(format!("--profile {name}"))
                 .expected(looked.join(", or "))
                 .found("nothing")
-                .hint("omit --profile, and pass files of texts and tasks instead"));
+                .hint("omit --profile and pass text and task files instead"));
         };
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let all: Value = serde_saphyr::from_str(&text).map_err(|error| {

@@ -213,7 +213,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the wall-clock time since the first call, on platforms without a CPU clock.
+/// Falls back to the wall-clock time since the first call, because the process CPU clock is only read on Unix.
 #[cfg(not(unix))]
 fn cpu_time() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

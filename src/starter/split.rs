@@ -34,7 +34,7 @@ impl SplitText {
             return Err(Error::bad_input("cannot split the text into a calibration part and a scored part")
                 .at(text.display())
                 .expected("at least two words, with whitespace near the split point")
-                .hint("use a longer text with --corpus, or two texts"));
+                .hint("pass a longer text with --corpus, or pass one text for calibration and one for scoring"));
         };
         let folder = target.parent().unwrap_or(Path::new(""));
         let stem = find::file_stem(text);

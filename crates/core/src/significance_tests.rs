@@ -104,7 +104,7 @@ fn sample_flips(seed: u64, unequal_tasks: &[DiscordantCounts]) -> f64 {
     sign_flip_test(unequal_tasks, 20_000, seed)
 }
 
-/// Returns the probability that guessing answers at least `correct` out of `total` questions correctly.
+/// Returns the probability of getting at least `correct` of `total` questions right by guessing.
 fn upper_tail(correct: u64, total: u64, chance: f64) -> f64 {
     binomial_cdf(total - correct, total, 1.0 - chance)
 }

@@ -1,6 +1,6 @@
 //! Checks Neural Block Linearization, which replaces sublayers with affine maps, against a plain PyTorch implementation
-//! in float64. The results for attention sublayers are in `shared/oracles/beyond`, whose README documents formulas and
-//! tolerances. `tools/nbl_mlp.py` computes those for MLPs in the same way.
+//! in float64. The expected results for attention sublayers are in `shared/oracles/beyond`, whose README documents
+//! formulas and tolerances. `tools/nbl_mlp.py` computes the expected results for MLPs in the same way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;

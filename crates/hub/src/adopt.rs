@@ -55,7 +55,8 @@ impl Hub {
             if found == format!("SHA-256 {sha256}") {
                 return Ok(());
             }
-            Err(Error::bad_input(format!("the content differs from the pinned {name}"))
+            Err(Error::bad_input("the copied file differs from the pinned one")
+                .at(&name)
                 .expected(format!("{bytes} bytes with SHA-256 {sha256}"))
                 .found(found))
         })?;

@@ -171,7 +171,7 @@ fn write_error(path: &Path, error: &std::io::Error) -> Error {
     Error::missing("cannot write the results of a chunk to the store")
         .at(path.display())
         .found(error)
-        .hint("free some space on the store's disk, then run the same command to resume")
+        .hint("make sure that the store is writable and its disk has free space, then run the same command to resume")
 }
 
 /// Serialization of floats as hexadecimal bits, which is exact and supports NaN and infinities.

@@ -164,7 +164,7 @@ fn check_highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     streamlined.best(ACCURACY, GHOSTED, &RECOVERIES).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
-/// Returns the value of `ghosted` for each number of calibration sequences.
+/// Returns the value of `metric` for the `ghosted` recovery at each calibration-sequence count in `counts`.
 fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str, counts: [usize; N]) -> [Quantity; N] {
     counts.map(|sequences| setting.with_sequences(sequences).value(metric, GHOSTED))
 }

@@ -337,8 +337,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Takes the next times from the session, which belong to `program`. Returns `None` if the program ran out of
-    /// memory. A program that does not fit in memory was not timed, so the session has no times for it.
+    /// Takes the times of `program`, which are the next ones in the session. Returns `None` if the program ran out of
+    /// memory, or was not timed because it does not fit in memory (the session has no entry for it then).
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits_in_memory(program).then(|| session.timed.next())?? {
             PassTimes::Milliseconds(times) => Some(times),

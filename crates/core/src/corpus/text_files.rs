@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_file_folder_and_unknown_format_are_rejected() {
+    fn missing_files_directories_and_unknown_formats_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_rows(folder.path().join("absent.txt"), None).unwrap_err().exit_code(), 3);
         assert!(read_rows(folder.path(), None).unwrap_err().to_string().contains("folder"));

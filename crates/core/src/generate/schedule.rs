@@ -149,7 +149,7 @@ impl<'a> Schedule<'a> {
             if ids.is_empty() {
                 return Err(Error::bad_input("cannot generate from an empty prompt")
                     .at(format!("prompt `{}`", prompt.identity))
-                    .hint("add the backbone's BOS token"));
+                    .hint("start the prompt with the backbone's BOS token"));
             }
             let bytes = schedule.prompt_bytes(ids.len()) + schedule.total_sequence_bytes(index);
             if bytes > settings.cache_bytes {

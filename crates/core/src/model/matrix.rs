@@ -14,8 +14,8 @@ use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// Data type and kernels of the CPU engine's matrix products in layers, attention and the output projection. Everything
-/// else is f32, including the accumulators.
+/// Data type and kernels of the CPU engine's matrix products: the linear projections, attention and the output
+/// projection. Everything else, including the accumulators, is f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,

@@ -207,7 +207,7 @@ impl<E: Encoder> RequestEncoder<'_, E> {
                 .found(format!("{} tokens", continuation_ids.len())));
         }
         let mut input_ids = [context_ids, continuation_ids.as_slice()].concat();
-        // Truncation removes leading tokens first, including BOS.
+        // Truncate from the left, so BOS is the first token to go.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         let cut_ids = input_ids.drain(..truncated_left).collect();
         // The model does not need the last id, because no token is predicted after it.

@@ -126,7 +126,7 @@ fn numeric_question_makes_each_choice_a_context() {
 }
 
 #[test]
-fn mutual_information_scores_choices_without_context() {
+fn mutual_information_also_scores_choices_without_context() {
     let all = texts(&choices("metric_list: [{metric: acc_mutual_info}]"), &shots(0));
     assert_eq!(all[..4], [pair("one", " a"), pair("one", " b"), pair("", " a"), pair("", " b")]);
 }

@@ -73,7 +73,7 @@ fn reasons(rule: &str, options: &serde_json::Value, ids: &[u32], scores: &[f64])
 }
 
 #[test]
-fn indistinguishable_layers_are_noted_for_every_criterion() {
+fn degenerate_calibration_is_noted_for_criteria_that_use_it() {
     for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
         let compares = !["sleb", "shortened-llama"].contains(&rule);
         assert_eq!(default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");

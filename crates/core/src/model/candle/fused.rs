@@ -181,6 +181,6 @@ fn f32_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Resul
 
 fn element_range(layout: &Layout) -> candle_core::Result<Range<usize>> {
     let (first, end) =
-        layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("expected contiguous values"))?;
+        layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("expected a contiguous tensor"))?;
     Ok(first..end)
 }

@@ -76,10 +76,17 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
 
 /// Creates the out-of-memory error for a device. `cause` names the allocation that did not fit.
 pub(crate) fn out_of_memory_error(error: &Error, cause: String) -> Error {
-    Error::missing("out of device memory").at(cause).found(error.one_line()).hint(
-        "set --device-memory below the free memory, or use shorter windows; \
-         `nvidia-smi` shows other processes on the GPU",
-    )
+    let found = error.one_line();
+    let mut hint = "set --device-memory below the free memory, or use shorter windows".to_owned();
+    if is_cuda_message(&found) {
+        hint += "; `nvidia-smi` shows other processes on the GPU";
+    }
+    Error::missing("out of device memory").at(cause).found(found).hint(hint)
+}
+
+/// Returns whether an error message is from the CUDA driver or one of its libraries.
+fn is_cuda_message(message: &str) -> bool {
+    ["CUDA_", "CUBLAS_"].iter().any(|prefix| message.contains(prefix))
 }
 
 /// Divides memory between the activations of a pass and the weights. Returns the number of tokens per pass and the
@@ -118,13 +125,16 @@ mod tests {
 
     #[test]
     fn out_of_memory_errors_of_drivers_are_recognized() {
-        for (words, full) in [
-            ("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")", true),
-            ("CublasError(CUBLAS_STATUS_ALLOC_FAILED)", true),
-            ("Failed to create metal resource: Buffer", true),
-            ("shape mismatch in matmul", false),
+        for (words, full, is_cuda) in [
+            ("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")", true, true),
+            ("CublasError(CUBLAS_STATUS_ALLOC_FAILED)", true, true),
+            ("Failed to create metal resource: Buffer", true, false),
+            ("shape mismatch in matmul", false, false),
         ] {
-            assert_eq!(is_out_of_memory(&Error::job("a tensor operation failed").found(words)), full, "{words}");
+            let error = Error::job("a tensor operation failed").found(words);
+            assert_eq!(is_out_of_memory(&error), full, "{words}");
+            let message = out_of_memory_error(&error, "cuda:0".to_owned()).to_string();
+            assert_eq!(message.contains("nvidia-smi"), is_cuda, "{message}");
         }
     }
 }
