@@ -178,7 +178,7 @@ fn grid_typos_are_reported_with_locations() {
     for (from, to, words) in [
         ("recovery:", "recovry:", ["grid.yaml:9", "did you mean `recovery`?"]),
         ("ghosted]", "ghostd]", ["grid.yaml:9", "did you mean `ghosted`?"]),
-        ("depth: [1, 2]", "depth: [1, 4]", ["grid.yaml:8", "below 4"]),
+        ("depth: [1, 2]", "depth: [1, 4]", ["grid.yaml:8", "fewer than the 4 layers"]),
         ("depth: [1, 2]", "depth: [3]", ["grid.yaml:8", "at most 2"]),
         ("depth: [1, 2]", "depth: []", ["grid.yaml:8", "empty"]),
         ("depth: [1, 2]", "depth: [1]\ndepth: [2]", ["grid.yaml:9", "duplicate key"]),

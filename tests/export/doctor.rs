@@ -37,7 +37,7 @@ fn doctor_describes_a_model_and_compares_engines() {
         ("backbone", layer_count, 12, None),
         (model.to_str().unwrap(), tiny, 12, None),
         ("it.gguf", tiny - 1, 12, None),
-        ("repaired", layer_count - 1, 6, Some("1 operator next to the weights")),
+        ("repaired", layer_count - 1, 6, Some("1 operator stored in the checkpoint")),
     ] {
         let report = run_doctor(&world, name);
         assert!(report.len() > lines, "{name}: {report:?}");

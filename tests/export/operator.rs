@@ -84,7 +84,7 @@ fn unexportable_repairs_are_rejected_before_any_work() {
     let world = World::new();
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
-        let words = ["a constant or a map of the normed stream", "a map of the stream itself", "--to FOLDER"];
+        let words = ["a constant, or a map of the normalized stream", "a map of the stream itself", "--to FOLDER"];
         assert_rejected(&world, "depth/1", recovery, &gguf, &words);
     }
     let linear = ["--gguf", "f16", "--set", "criterion=nbl", "--set", "depth={attention: 1}"];
@@ -192,7 +192,7 @@ fn export_without_sublayers_rejects_pruning_and_bad_config() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
-    world.assert_rejected(&pruned, 2, &["1 sublayer dropped", "exported from"]);
+    world.assert_rejected(&pruned, 2, &["1 sublayer removed", "exported from"]);
     let config = json(&world.path("out/config.json"));
     for (dropped, word) in [
         (json!(["mlp 99"]), "ghostlab.dropped"),

