@@ -8,7 +8,7 @@ pub fn format_utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let days = seconds / 86_400;
     let rest = seconds % 86_400;
-    // Hinnant's days-to-civil algorithm. Years start in March so that the leap day is the last day of its year. There
+    // Howard Hinnant's `civil_from_days`. Years start in March so that the leap day is the last day of its year. There
     // are 719,468 days between 0000-03-01 and 1970-01-01, and 146,097 days in an era of 400 years.
     let shifted = days + 719_468;
     let era = shifted / 146_097;

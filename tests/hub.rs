@@ -22,7 +22,8 @@ use serde_json::Value;
 
 const MODEL: &str = "meta/tiny";
 
-/// Returns the files that the fake hub serves: the world's backbone, whose weights are served as a large file.
+/// Returns the files that the fake hub serves: the files of the test backbone, and a second weight file that must not
+/// be downloaded.
 fn served_files(world: &World) -> Vec<ServedFile> {
     vec![
         small_backbone_file(world, "config.json"),

@@ -309,7 +309,7 @@ fn workers_start_with_different_backbones() {
 }
 
 #[test]
-fn full_disk_ends_a_worker_with_its_reason() {
+fn full_disk_stops_worker_with_an_error_and_leaves_no_claims() {
     let world = World::large();
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" worker grid.yaml";
     let mut command = std::process::Command::new("sh");

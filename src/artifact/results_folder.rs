@@ -20,7 +20,8 @@ pub struct ResultsFolder {
     record: RecordMode,
 }
 
-/// Relation of a run to the recorded run, which is kept in the repository.
+/// Whether a run becomes the recorded run (the one committed to the repository), keeps an existing one, or has none at
+/// its path.
 #[derive(Debug, Clone)]
 enum RecordMode {
     /// No recorded run exists at this path.

@@ -225,7 +225,8 @@ fn print_searches(answer: &SearchAnswer) {
     }
 }
 
-/// Artifact that consists of searches, with its grid and directories.
+/// Inputs of [`run_race`]: an artifact whose searches are compared with the table of another artifact, with its grid
+/// and directories.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,

@@ -148,7 +148,7 @@ pub struct Setup {
     pub undetermined: bool,
 }
 
-/// Calibration, with the grid's settings for its corpus.
+/// Calibration of a cell, with the settings of its corpus and whether its repair was computed or fine-tuned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationSummary {
     pub calibration: Calibration,

@@ -379,7 +379,8 @@ fn unrepaired_cell<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a Cell
 struct Labels<'a> {
     /// Options that appear in the names of methods.
     named: &'a [String],
-    /// Whether the number of operator sequences varies among the cells.
+    /// Whether labels include the number of calibration sequences used to fit the operator, because it varies among the
+    /// cells.
     shows_sequences: bool,
     /// Calibration corpus of the first pruned cell, or an empty string if there is none.
     calibration: String,

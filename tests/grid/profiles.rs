@@ -105,7 +105,7 @@ fn invalid_profile_value_is_rejected_at_its_line() {
 }
 
 #[test]
-fn unknown_profile_option_is_rejected_with_its_name() {
+fn unknown_profile_name_is_rejected() {
     let folder = GridFolder::new();
     let message = folder.rejection_of(&format!("{VALID_GRID}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {

@@ -129,7 +129,7 @@ fn unrepairable_cell_does_not_fail_other_cells() {
 }
 
 #[test]
-fn nonfinite_activation_fails_only_the_pruned_cells() {
+fn nonfinite_activation_fails_every_pruned_cell() {
     let world = World::new();
     // Make the weights of one projection so large that the MLP in layer 1 overflows.
     let path = world.path("backbone/model.safetensors");

@@ -185,8 +185,8 @@ impl Hub {
             .map_or_else(RequestFailure::Permanent, |()| RequestFailure::retryable(why))
     }
 
-    /// Keeps the partial file after the first unusable response, whose cause may be a proxy. Discards the partial file
-    /// after a second unusable response in a row.
+    /// Keeps the partial file after the first unusable response to a resumed download, because a proxy may have caused
+    /// it. Discards the file after a second such response in a row, or if the download started at byte 0.
     fn keep_or_discard(
         &self,
         transfer: &mut Transfer<'_>,

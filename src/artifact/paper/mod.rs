@@ -124,7 +124,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_line_of_a_paper_table_is_one_number() {
+    fn every_line_of_a_paper_table_is_parsed_as_one_record() {
         // Number of lines in each file without its header, counted with `wc -l`.
         let expected = [
             ("table2", 570),

@@ -246,7 +246,7 @@ fn check_job_memory(
 }
 
 /// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
-/// many. `incoming` is the number of bytes that will still be stored.
+/// many. `incoming` is the number of bytes that the run has yet to write.
 pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, env: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *env;
     let Some(limit) = settings.store_limit else { return Ok(()) };

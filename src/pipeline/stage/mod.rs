@@ -32,7 +32,8 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreSchema, StoredObject};
 
-/// Kind of stored object, described for generic planning, cost estimation and garbage collection.
+/// Description of one kind of stored object. Planning, cost estimation and garbage collection use it to treat all kinds
+/// alike.
 pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,

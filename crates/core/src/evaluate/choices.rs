@@ -1,5 +1,5 @@
-//! Eval set of multiple-choice documents. The log-likelihoods of all choices are computed for all variants in one run
-//! of their trie.
+//! Eval set of multiple-choice documents. The programs of all variants form one [`Trie`], and a single run of it yields
+//! the log-likelihoods of all choices for all variants.
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
 //! choices. Choices of a document with equal inputs are merged, so their results are identical. Only rows that score a

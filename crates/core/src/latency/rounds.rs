@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variant_may_be_stable_in_different_rounds() {
+    fn variants_may_be_stable_in_different_rounds() {
         let dense = milliseconds(&[5.0; 6]);
         let (early, late) =
             (milliseconds(&[2.0, 2.0, 2.0, 9.0, 2.0, 9.0]), milliseconds(&[9.0, 2.0, 9.0, 2.0, 2.0, 2.0]));

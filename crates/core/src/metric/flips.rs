@@ -1,5 +1,5 @@
-//! Flip metrics: percentages of a task's documents that a variant answers differently from the dense model. For tasks
-//! from lm-evaluation-harness, each metric that marks answers as right or wrong has its own flips.
+//! Flip metrics: percentages of a task's documents that a variant answers differently from the dense model. In
+//! lm-evaluation-harness tasks, every metric that marks answers as right or wrong has its own set of flip metrics.
 
 use super::entry::{Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, TASK_DEFAULTS};
 use crate::tasks::Flip;

@@ -73,7 +73,7 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
 pub enum StepForm {
     /// Linear map of the stream, `x·W`, with or without a bias.
     Stream,
-    /// Linear map of the normed stream, `x + RMSNorm(x)·M`, with or without a bias.
+    /// Linear map of the normalized stream, added to the stream: `x + RMSNorm(x)·M`, with or without a bias.
     Normed,
     /// Constant added to the stream, `x + b`.
     Constant,

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn unlabeled_names_and_values_are_printed_unchanged() {
+    fn known_names_are_labeled_and_unknown_ones_are_unchanged() {
         assert_eq!((label("my-method"), label("replaceme-cos:3")), ("my-method", "ReplaceMe (Cos)"));
         assert_eq!(word("replaceme-cos", "epochs", "3"), "3");
         assert!(!is_ours("my-method"));

@@ -107,8 +107,10 @@ fn compute_error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Rang
     let channels = boundary.channels();
     let pre = boundary.pre(rows.clone())?;
     let post = boundary.post(rows.clone())?;
+    // X̂ is X_pre, plus A·M and the bias for a linear repair, where the input A is X_pre (possibly normalized) or the
+    // output of the MLP before the cut. The error is therefore A·M + b − Δ, and just −Δ for a plain cut. Where
+    // attention is repaired too, or layers are merged, the layer is run again.
     match repair {
-        // X̂ is X_pre plus a product, so the error is X_pre·M − Δ or A·M − Δ.
         Repair::Cut => Ok(subtract(pre, post)),
         Repair::Stream(operator) if operator.is_bias_only() => add_bias(subtract(pre, post), operator),
         Repair::Stream(operator) => {

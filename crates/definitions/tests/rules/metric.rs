@@ -51,7 +51,7 @@ fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
 }
 
 #[test]
-fn word_perplexity_counts_words_between_whitespace() {
+fn word_perplexity_counts_empty_strings_around_whitespace() {
     const SPACED_TEXT: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, SPACED_TEXT, &[(-10.0, true)]);

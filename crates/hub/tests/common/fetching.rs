@@ -1,4 +1,5 @@
-//! Client side of the tests: requests, short timeouts, and results.
+//! Helpers for fetching from the fake hub in tests: hub clients with short timeouts, requests, and checks of the
+//! results.
 
 #![allow(
     clippy::unwrap_used,

@@ -10,7 +10,8 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows of bf16 pairs. A pair contains the same bf16 part of two consecutive numbers.
+/// Rows packed as bf16 pairs: each word holds two consecutive values. If values are split into several bf16 parts (see
+/// `bf16_split`), a word holds the same part of both.
 pub struct PairRows {
     pub(super) words: Vec<u32>,
     pub(super) row_words: usize,

@@ -36,7 +36,7 @@ pub(crate) fn select(
 }
 
 #[test]
-fn missing_similarity_is_rejected_with_its_layers() {
+fn missing_or_nan_similarity_error_names_both_layers() {
     let mut similarities = Similarities::new(&[pair_to_last(1), pair_to_last(2)].into());
     similarities.add_sums(&[f64::NAN, 0.5], 1);
     let mut none = no_trials;
