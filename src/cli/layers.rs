@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::print_answer(ranked, Answer::Layers, |answer| {
         println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
         println!("\n{}", format_tables(&answer.criteria, answer.layers));
-        println!("Ranks are in brackets; rank 1 is removed first.");
+        println!("Ranks are in brackets; rank 1 is removed first. Attentions and MLPs are ranked together.");
         answer.figure.iter().for_each(|figure| println!("wrote {figure}"));
     })
 }
@@ -267,16 +267,22 @@ fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> 
     merged
 }
 
-/// Formats one table for whole layers and one for sublayers. Criteria with equal scores share a column.
+/// Formats a table for whole layers, one for attention sublayers and one for MLPs. Criteria with equal scores share a
+/// column.
 fn format_tables(criteria: &[CriterionScores], layers: usize) -> String {
-    let merged = merge_equal(criteria).into_iter();
-    let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.unit == LAYER);
-    let present = [whole, sublayers].into_iter().filter(|group| !group.is_empty());
-    present.map(|group| format_table(&group, layers)).collect::<Vec<_>>().join("\n")
+    let merged = merge_equal(criteria);
+    let mut tables = Vec::new();
+    for unit in std::iter::once(LAYER).chain(Sublayer::ALL.into_iter().map(Sublayer::name)) {
+        let columns: Vec<_> = merged.iter().filter(|(_, column)| column.unit == unit).collect();
+        if !columns.is_empty() {
+            tables.push(format_table(&columns, layers));
+        }
+    }
+    tables.join("\n")
 }
 
 /// Formats a table with one row per layer.
-fn format_table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
+fn format_table(merged: &[&(String, &CriterionScores)], layers: usize) -> String {
     let mut rows = vec![vec![String::new()], vec![String::new()], vec!["layer".to_owned()]];
     for (label, column) in merged {
         rows[0].push(label.clone());
@@ -314,7 +320,7 @@ fn build_figure(ranked: &LayersAnswer) -> Figure {
     Figure {
         around: Surroundings {
             title: format!("Ranks of the layers of {}", ranked.model),
-            description: "For each criterion the rank of every layer; the layer of rank 1 is removed first.".into(),
+            description: "For each criterion the rank of every layer; the layer of rank 1 is removed first. Attentions and MLPs are ranked together.".into(),
             heading: format!("{}: which layer is removed first", ranked.model),
             note: format!("{}; a layer without a point is never removed", ranked.calibration),
             ..Surroundings::default()
@@ -365,7 +371,7 @@ mod tests {
 
     /// Uses 128 layers, so that scores have three digits before the decimal point and ranks have three digits.
     #[test]
-    fn layer_and_sublayer_tables_fit_in_120_columns() {
+    fn tables_of_layers_and_sublayers_fit_in_120_columns() {
         let rankings = criterion::ranking_criteria();
         let criteria = rankings.iter().enumerate().flat_map(|(position, ranking)| {
             let candidates: Vec<usize> = match ranking.unit {
@@ -379,9 +385,10 @@ mod tests {
         });
         let text = format_tables(&criteria.collect::<Vec<_>>(), 128);
         let found: Vec<&str> = text.split("\n\n").collect();
-        assert_eq!(found.len(), 2, "{text}");
+        assert_eq!(found.len(), 3, "{text}");
         assert!(!found[0].contains("attention") && found[0].contains("LLM-Streamline"), "{text}");
-        assert!(found[1].contains("attention") && found[1].contains("FinerCut"), "{text}");
+        assert!(found[1].contains("attention") && !found[1].contains("mlp") && found[1].contains("FinerCut"), "{text}");
+        assert!(found[2].contains("mlp") && !found[2].contains("attention") && found[2].contains("FinerCut"), "{text}");
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(120), "{widest:?} columns:\n{text}");
     }

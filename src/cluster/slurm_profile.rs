@@ -163,8 +163,8 @@ mod tests {
             ("idle_exit: 18446744073709551615", "idle_exit"),
             ("retries: 1000000", "retries"),
             ("workers: 0", "workers"),
-            ("gpus: [{name: a, memory: .nan}]", "not a size"),
-            ("gpus: [{name: a, memory: -1}]", "not a size"),
+            ("gpus: [{name: a, memory: .nan}]", "not a valid size"),
+            ("gpus: [{name: a, memory: -1}]", "not a valid size"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(word), "{error}");
