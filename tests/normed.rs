@@ -22,17 +22,24 @@ const REFERENCE_EXCEPTIONS: [&str; 9] = [
 ];
 
 /// Folder, backbone, criterion, depth and metric of the recorded cases in which the normed map is not better.
-const RECORDED_EXCEPTIONS: [&str; 16] = [
+const RECORDED_EXCEPTIONS: [&str; 23] = [
+    "beyond/smollm2 smollm2 lorp-7 kl_wikitext2",
     "beyond/smollm2 smollm2 lorp-7 ppl_wikitext2",
+    "beyond/smollm2 smollm2 shortgpt-7 kl_wikitext2",
     "beyond/smollm2 smollm2 shortgpt-7 ppl_wikitext2",
     "beyond/tiny tiny-llama llm-streamline-4 ppl_ptb",
     "beyond/tiny tiny-llama lorp-6 ppl_ptb",
+    "beyond/tiny tiny-olmo2 llm-streamline-4 kl_wikitext2",
     "beyond/tiny tiny-olmo2 llm-streamline-4 ppl_wikitext2",
+    "beyond/tiny tiny-olmo2 llm-streamline-6 kl_wikitext2",
     "beyond/tiny tiny-olmo2 llm-streamline-6 ppl_wikitext2",
     "beyond/tiny tiny-olmo2 lorp-4 ppl_ptb",
     "beyond/tiny tiny-olmo2 lorp-6 ppl_ptb",
+    "beyond/tiny tiny-olmo2 shortgpt-4 kl_wikitext2",
     "beyond/tiny tiny-olmo2 shortgpt-4 ppl_wikitext2",
+    "beyond/tiny tiny-olmo2 shortgpt-6 kl_wikitext2",
     "beyond/tiny tiny-olmo2 shortgpt-6 ppl_wikitext2",
+    "beyond/tiny tiny-qwen3 lorp-4 kl_wikitext2",
     "beyond/tiny tiny-qwen3 lorp-4 ppl_c4",
     "beyond/tiny tiny-qwen3 lorp-4 ppl_ptb",
     "beyond/tiny tiny-qwen3 lorp-4 ppl_wikitext2",
@@ -92,12 +99,14 @@ fn recorded_cases_where_normed_map_is_worse_are_listed() {
     let exceptions = pairs.iter().filter(|(_, ghosted, normed)| normed >= ghosted);
     let mut exceptions: Vec<&str> = exceptions.map(|(label, ..)| label.as_str()).collect();
     exceptions.sort_unstable();
-    assert_eq!((pairs.len(), exceptions), (73, RECORDED_EXCEPTIONS.to_vec()));
-    // For the cuts of ShortGPT and LoRP on SmolLM2, the perplexity is several times as high. No other number is more than
-    // 2 % higher.
+    assert_eq!((pairs.len(), exceptions), (94, RECORDED_EXCEPTIONS.to_vec()));
+    // For the cuts of ShortGPT and LoRP on SmolLM2, the perplexity is several times as high, and the KL divergence more
+    // than twice as high. No other perplexity is more than 2 % higher, and no other KL divergence more than 6 %.
     for (label, ghosted, normed) in &pairs {
         let is_much_worse = ["smollm2 lorp-7", "smollm2 shortgpt-7"].iter().any(|cut| label.contains(cut));
-        assert_eq!(normed / ghosted > 4.0, is_much_worse, "{label}: {normed} and {ghosted}");
-        assert!(is_much_worse || normed / ghosted < 1.02, "{label}: {normed} and {ghosted}");
+        let (much_worse, slightly_worse) = if label.contains("kl_") { (2.0, 1.06) } else { (4.0, 1.02) };
+        let ratio = normed / ghosted;
+        assert_eq!(ratio > much_worse, is_much_worse, "{label}: {normed} and {ghosted}");
+        assert!(is_much_worse || ratio < slightly_worse, "{label}: {normed} and {ghosted}");
     }
 }
