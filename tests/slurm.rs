@@ -167,15 +167,7 @@ fn flops_done(world: &World) -> f64 {
 fn wait_for_workers(world: &World, count: usize) {
     wait_until(
         &format!("fewer than {count} workers scored a chunk: {}", combined_output(&world.ghostlab(&["status"]))),
-        || {
-            fs::read_dir(world.path("data/store/journals"))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
-                .count()
-                >= count
-        },
+        || world.count_journals() >= count,
     );
 }
 

@@ -19,15 +19,6 @@ fn run_status(world: &World) -> String {
     stdout(&output)
 }
 
-fn count_journals(world: &World) -> usize {
-    fs::read_dir(world.path("data/store/journals"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
-        .count()
-}
-
 fn count_entries(world: &World, folder: &str) -> usize {
     fs::read_dir(world.path("data/store").join(folder)).map_or(0, Iterator::count)
 }
@@ -66,7 +57,7 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
         let mut worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
         wait_until("no chunk was written", || {
             assert!(worker.try_wait().unwrap().is_none(), "the worker ended before it had written a chunk");
-            count_journals(&world) > 0
+            world.count_journals() > 0
         });
         send_signal(&worker, name);
         let first = worker.wait_with_output().unwrap();

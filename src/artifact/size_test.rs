@@ -15,7 +15,7 @@ use crate::machine;
 use crate::pipeline::exec::{CellResult, EvalResult, GridOutcome, TaskScores, UsedObject};
 use crate::pipeline::identity::MeasureId;
 use crate::pipeline::outcome::{TaskExtent, TextExtent};
-use crate::pipeline::stage::operator::BoundaryResult;
+use crate::pipeline::stage::boundary_result::BoundaryResult;
 use crate::results::{RunCommand, RunDescription};
 use crate::tasks::{Score, ScoredTask, Solutions};
 

@@ -8,7 +8,7 @@ use super::node::{Positioned, YamlPosition};
 use super::search::{Search, UnselectableCut};
 use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
-use crate::recovery::{Recovery, RepairTarget};
+use crate::recovery::{self, Recovery, RepairTarget};
 
 /// Cell whose depth is rejected by its criterion or recovery, although it is below the number of layers.
 pub(super) struct UnprunableCell {
@@ -60,9 +60,10 @@ fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Dep
                 .hint("add an entry of `include` that combines the recovery with a suitable depth"),
         );
     }
+    let accepted: Vec<&str> = recovery::sublayer_methods().collect();
     Some(
         Error::bad_input(format!("`{}` repairs whole layers, but the depth is given in sublayers", recovery.name))
-            .expected("`recovery: none` with a depth of sublayers")
+            .expected(format!("one of {}, which accept sublayers", accepted.join(", ")))
             .found(format!("`{recovery}` with depth {depth}"))
             .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
     )

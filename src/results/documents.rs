@@ -188,7 +188,7 @@ mod channels_tests {
 
     use super::*;
     use crate::grid::Cell;
-    use crate::pipeline::stage::operator::BoundaryResult;
+    use crate::pipeline::stage::boundary_result::BoundaryResult;
 
     fn cell(backbone: &str, boundaries: &[(usize, Vec<f64>)]) -> CellResult {
         let cell = Cell::with_name(backbone, &format!("{backbone}.dense"));

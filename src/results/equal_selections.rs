@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::grid::Cell;
-    use crate::pipeline::stage::operator::BoundaryResult;
+    use crate::pipeline::stage::boundary_result::BoundaryResult;
     use crate::results::MeasuredProgram;
     use crate::results::settings::flatten_below;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::number_record::{Condition, Record};
 use crate::metric::Metric;
 use crate::model::Cut;
-use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
+use crate::pipeline::stage::boundary_result::{BoundaryResult, PlacedRepair};
 
 /// Minimum number of equal scores at which two rows are assumed to show the same measurement rather than a coincidence.
 pub const MIN_EQUAL_SCORES: usize = 3;

@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
-use crate::pipeline::stage::operator::{self, BoundaryResult};
+use crate::pipeline::stage::boundary_result::BoundaryResult;
+use crate::pipeline::stage::operator;
 
 /// Builds a candidate's program with a placeholder for each distinct operator.
 ///
@@ -28,7 +29,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pipeline::stage::operator::PlacedRepair::{self, AttentionAndMlp, Mlp, Stream};
+    use crate::pipeline::stage::boundary_result::PlacedRepair::{self, AttentionAndMlp, Mlp, Stream};
 
     fn repair(start: usize, operator: &str, placed: PlacedRepair) -> BoundaryResult {
         let result = json!({

@@ -11,7 +11,7 @@ use crate::metric::MetricSource;
 use crate::model::Tolerance;
 use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::pipeline::identity::{ComputeId, Identity};
-use crate::pipeline::stage::operator::BoundaryResult;
+use crate::pipeline::stage::boundary_result::BoundaryResult;
 use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;

@@ -10,7 +10,7 @@
 use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
-use ghostlab::pipeline::stage::operator::BoundaryResult;
+use ghostlab::pipeline::stage::boundary_result::BoundaryResult;
 use ghostlab::results::{Sample, StoredResults};
 use ghostlab::search::{Schedule, build_program, count_layers, eliminate, held_out_items, mean_of_means, pareto_front};
 use serde_json::Value;

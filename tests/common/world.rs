@@ -102,6 +102,12 @@ impl World {
         command
     }
 
+    /// Returns the number of journals in the store. Each worker that has scored a chunk has one.
+    pub fn count_journals(&self) -> usize {
+        let folders = std::fs::read_dir(self.path("data/store/journals")).into_iter().flatten().flatten();
+        folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten()).count()
+    }
+
     /// Runs the grid, asserts that it succeeds, and returns its stderr.
     pub fn run_ok(&self, more: &[&str]) -> String {
         let output = self.run(more);

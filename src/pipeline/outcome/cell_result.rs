@@ -19,7 +19,7 @@ use crate::latency::LatencyResult;
 use crate::metric::{Savings, TextSample};
 use crate::model::{Cut, EngineId};
 use crate::pipeline::identity::{Identity, MeasureId};
-use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
+use crate::pipeline::stage::boundary_result::{BoundaryResult, PlacedRepair};
 use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
 
 /// Results of a grid run.

@@ -6,7 +6,8 @@ use std::time::Instant;
 use candle_core::Device;
 use serde_json::json;
 
-use super::operator::{self, BoundaryResult};
+use super::boundary_result::BoundaryResult;
+use super::operator;
 use super::{BackboneKeyParts, Cost, InputNames, Member, Stage, activations, teacher};
 use crate::calibrate::{ActivationShape, Activations};
 use crate::criterion::Selection;

@@ -2,6 +2,7 @@
 //! cost, format and reader. Planning, cost estimation and garbage collection are generic over [`Stage`].
 
 pub mod activations;
+pub mod boundary_result;
 pub mod calibration;
 mod chunk_sweep;
 pub(crate) mod chunks;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::boundary_result::{BoundaryResult, PlacedRepair};
 use super::{BackboneKeyParts, Check, Cost, InputNames, Stage, activations, from_json, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
@@ -143,64 +143,6 @@ const METRIC_FLOPS_PER_VALUE: f64 = 450.0;
 /// Returns the size in bytes of a square f32 matrix whose side is the hidden size.
 pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
-}
-
-/// Position of a repair in the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PlacedRepair {
-    /// On the residual stream, in place of the removed layers.
-    Stream,
-    /// On the MLP branch of the layer before the cut.
-    Mlp,
-    /// On both branches of the layer before the cut.
-    AttentionAndMlp,
-    /// On the residual stream, in place of the removed attention of layer `region.0`.
-    Attention,
-    /// On the residual stream, in place of the removed MLP of layer `region.0`.
-    ReplacedMlp,
-    /// In the merged weights of the layer before the cut.
-    Merged,
-}
-
-impl PlacedRepair {
-    /// Returns the sublayer that the repair replaces, or `None` if it repairs removed layers.
-    pub fn replaced_sublayer(self) -> Option<Sublayer> {
-        match self {
-            Self::Attention => Some(Sublayer::Attention),
-            Self::ReplacedMlp => Some(Sublayer::Mlp),
-            Self::Stream | Self::Mlp | Self::AttentionAndMlp | Self::Merged => None,
-        }
-    }
-}
-
-/// Result of repairing one span.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BoundaryResult {
-    /// Removed layers `[start, end)`. If a sublayer was removed, `start` is its layer.
-    pub region: (usize, usize),
-    /// Content key of the operator or of the merged layer, or `None` if the layers were removed without a repair.
-    pub operator: Option<String>,
-    /// Position of the operator in the model, or `None` if there is no repair.
-    pub placed: Option<PlacedRepair>,
-    /// Merged layer before the cut, if the repair merges layers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub merged: Option<MergedLayer>,
-    /// Notes on the repair, shown to the user.
-    pub notes: Vec<String>,
-    /// Whether the calibration data is insufficient to determine a repair, which makes the results meaningless.
-    #[serde(default)]
-    pub undetermined: bool,
-    /// Rank of the least-squares matrix, if a least-squares problem was solved.
-    pub rank: Option<usize>,
-    /// Condition number of the least-squares matrix, or `None` if it is infinite.
-    pub condition: Option<f64>,
-    /// Mean loss in each epoch. Empty if the method is not iterative.
-    pub losses: Vec<f64>,
-    /// Time for solving in seconds, not including measurements.
-    pub solve_seconds: f64,
-    #[serde(flatten)]
-    pub numbers: RepairMetrics,
 }
 
 /// Returns the payload name and the encoded bytes for the operator at a boundary.

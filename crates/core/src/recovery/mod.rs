@@ -155,6 +155,15 @@ pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
 
+/// Returns the names of the recoveries that accept cuts of sublayers.
+pub fn sublayer_methods() -> impl Iterator<Item = &'static str> {
+    ENTRIES.iter().filter(|entry| accepts_sublayers(entry)).map(|entry| entry.appearance.name)
+}
+
+fn accepts_sublayers(entry: &RecoveryEntry) -> bool {
+    entry.build(&Options::new()).is_ok_and(|recovery| recovery.replaces_sublayers() || !recovery.is_repairing())
+}
+
 /// Returns descriptions of all recoveries and their options, for the grid schema and the command-line help.
 pub fn descriptions() -> Vec<MethodDescription> {
     ENTRIES.iter().map(describe).collect()
