@@ -78,7 +78,9 @@ def check_attention(model, ids, whole, calls):
     import torch
 
     dropped = getattr(model.config, "ghostlab", {}).get("dropped", [])
-    kept = [layer for layer in range(model.config.num_hidden_layers) if f"attention {layer}" not in dropped]
+    layers = range(model.config.num_hidden_layers)
+    # A number is the index of a layer that lacks both sublayers.
+    kept = [layer for layer in layers if layer not in dropped and f"attention {layer}" not in dropped]
     before = model.config._attn_implementation
     for name in ["eager", *(["sdpa"] if model._supports_sdpa else []), "ghostlab_probe"]:
         model.set_attn_implementation(name)

@@ -3,7 +3,7 @@
 Written by ghostlab. All other code is from transformers. `config.ghostlab["operators"]` lists the positions of the
 maps: `layer` is the index among the remaining layers, and `at` is `before` or `after` the layer, or the name of the norm
 at the end of a branch. `config.ghostlab["dropped"]` lists the sublayers that the remaining layers lack, such as
-"attention 3" or "mlp 5".
+"attention 3" or "mlp 5". A number is the index of a layer that lacks both.
 """
 
 import torch
@@ -145,9 +145,10 @@ def attach(model):
         if at not in ("before", "after"):
             norm = getattr(model.layers[layer], at)
             setattr(model.layers[layer], at, MappedNorm(norm, place, config))
-    for sublayer in config.ghostlab.get("dropped", []):
-        kind, index = sublayer.split()
-        drop(model.layers[int(index)], kind, int(index))
+    for dropped in config.ghostlab.get("dropped", []):
+        *kinds, index = str(dropped).split()
+        for kind in kinds or ("attention", "mlp"):
+            drop(model.layers[int(index)], kind, int(index))
     return sorted({{"before": "boundary", "after": "boundary_after"}.get(at, "branch_map") for _, at in places})
 
 
