@@ -30,7 +30,7 @@ pub struct ExtraRounds {
 }
 
 impl ExtraRounds {
-    pub const DEFAULT: Self = Self { rounds: 30, seconds: 30.0 };
+    pub const DEFAULT: Self = Self { rounds: 100, seconds: 180.0 };
 }
 
 /// Timing outcome of one variant.
