@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Statistics about the entries in a library of definitions.
+/// Counts of the entries in a library of definitions.
 #[derive(Default)]
 struct Stats {
     tasks: u32,
@@ -51,7 +51,7 @@ struct Stats {
     /// Number of tasks with Python hooks. `supported_hooks` counts those that this crate supports.
     hooked: u32,
     supported_hooks: u32,
-    /// Reasons for rejection, each with the number of tasks and one example.
+    /// Reasons why tasks without hooks are rejected, each with the number of tasks and one example.
     reasons: BTreeMap<String, (usize, String)>,
 }
 

@@ -1,11 +1,11 @@
-//! Reports which untrusted input a thread is processing, so that a watcher can enforce limits.
+//! Reports of the untrusted input that each thread is processing, so that a watcher can enforce limits.
 //!
 //! If no watcher is installed, every call is a single atomic load.
 
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
-/// Receiver of activity reports. Both methods run on the working thread.
+/// Receiver of activity reports. Both methods run on the thread that processes the input.
 pub trait Watcher: Sync {
     /// Records that the thread starts processing an input. `input` names its file, line and field.
     fn record_start(&self, input: Arguments<'_>);

@@ -62,8 +62,8 @@ pub enum Aggregation {
     BitsPerByte,
     /// F1 score for label 1.
     F1,
-    /// Mean of the F1 scores for all labels, weighted by label frequency. lm-evaluation-harness has no aggregation by
-    /// this name.
+    /// Mean of the F1 scores for all labels, weighted by label frequency. In lm-evaluation-harness, tasks define it as
+    /// a Python hook.
     WeightedF1,
     /// Matthews correlation coefficient.
     Matthews,
@@ -110,7 +110,8 @@ impl Aggregation {
     /// Computes the score.
     ///
     /// # Errors
-    /// Fails if `items` is empty, or if F1 is requested for more than two labels.
+    /// Fails if `items` is empty, if the labels for F1 are not binary, or if the choices for the Brier score differ in
+    /// number or lack a correct one.
     pub fn score(self, items: &[Item]) -> Result<f64> {
         let all: Vec<&Item> = items.iter().collect();
         self.aggregate(&all)
@@ -146,8 +147,8 @@ impl Aggregation {
         })
     }
 
-    /// Returns the loss of each document in nats, and the total number of documents, words or bytes by which the sum of
-    /// the losses is divided. Returns `None` for aggregations other than perplexity and bits per byte.
+    /// Returns the loss of each document in nats, and the divisor of their sum: the total number of documents, words or
+    /// bytes. Returns `None` for aggregations other than perplexity and bits per byte.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
         let parts: Vec<(f64, f64)> = items
             .iter()
@@ -180,8 +181,8 @@ impl Aggregation {
 
     /// Computes the standard error. Returns `None` where lm-evaluation-harness reports `N/A`. [`Mean`](Self::Mean) has
     /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER. As
-    /// in lm-evaluation-harness, which draws [`BOOTSTRAP_DRAWS`] samples, each chunk of at most 1,000 samples has its
-    /// own generator: Python's `Random(i)` for chunk `i`.
+    /// in lm-evaluation-harness, which draws [`BOOTSTRAP_DRAWS`] samples, chunk `i` of at most 1,000 samples is drawn
+    /// with Python's `Random(i)`.
     ///
     /// # Errors
     /// Fails if a bootstrap sample cannot be scored.
@@ -332,7 +333,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// Metric of a group, and how it is aggregated over the tasks of the group.
+/// Metric of a group, with the settings for its aggregation over tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     pub metric: String,

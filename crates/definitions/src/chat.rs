@@ -29,7 +29,7 @@ const CONTINUE_MARKER: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const SPECIAL_TOKEN_KEYS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// Keys of the same tokens in GGUF files, below `tokenizer.ggml`. The format spells "seperator" like this.
+/// GGUF keys of these tokens, below `tokenizer.ggml`. The misspelling "seperator" is part of the format.
 const GGUF_TOKEN_KEYS: [&str; 7] = [
     "bos_token_id",
     "eos_token_id",
@@ -40,7 +40,7 @@ const GGUF_TOKEN_KEYS: [&str; 7] = [
     "mask_token_id",
 ];
 
-/// Chat template, with its special tokens.
+/// Compiled chat template, with the special tokens that it can use.
 #[derive(Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -56,8 +56,8 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of a model. In a folder, it is in `chat_template.jinja` or else in `tokenizer_config.json`. A
-    /// GGUF file contains its template, and a file `chat_template.jinja` next to it replaces that.
+    /// Reads the template of a model. In a folder, `chat_template.jinja` takes precedence over `tokenizer_config.json`.
+    /// For a GGUF file, a `chat_template.jinja` next to it takes precedence over the template in its metadata.
     ///
     /// # Errors
     /// Fails if the model has no chat template or the template is invalid.
@@ -75,7 +75,7 @@ impl ChatTemplate {
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
-                // Some models list several named templates.
+                // Some models have several named templates. Use `default`.
                 Some(Value::List(templates)) => templates
                     .iter()
                     .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
@@ -158,7 +158,7 @@ impl ChatTemplate {
         &self.location
     }
 
-    /// Returns the template source and the special tokens, for use in cache keys: they determine the output.
+    /// Returns the template source and the special tokens as a Python literal, for use in cache keys.
     pub fn content(&self) -> String {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
@@ -277,7 +277,7 @@ fn unix_time() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 
-/// Formats a UTC time like C's `strftime`, for the directives on which C and chrono agree.
+/// Formats a Unix time in UTC like C's `strftime`. Rejects directives on which C and chrono may differ.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
     const SHARED_DIRECTIVES: &str = "dmyHIMSYBbAapFT%";
     let mut rest = format;

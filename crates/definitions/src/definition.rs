@@ -14,14 +14,14 @@ use crate::value::Value;
 use crate::yaml::{Node, SourceLocation, value_error};
 use key_reader::KeyReader;
 
-/// Data set on the Hub or in a folder.
+/// Dataset on the Hub or in a folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
     /// `owner/name`, or a builder name such as `json`.
     pub path: String,
-    /// Name of the data set's configuration, if any.
+    /// Name of the dataset's configuration, if any.
     pub name: Option<String>,
-    /// Other loader arguments (`data_files`, `data_dir`, `revision`, …).
+    /// Other arguments of `datasets.load_dataset`, such as `data_files` and `revision`.
     pub options: Value,
     /// Columns that every row must have. Empty if the definition declares none.
     pub fields: Vec<Column>,
@@ -34,10 +34,11 @@ impl Data {
     }
 }
 
-/// Source of a document field.
+/// Template or constant that gives a field of each document.
 #[derive(Debug, Clone)]
 pub enum Field {
-    /// Template, and its source. If the source is the name of a column, the field is the value in that column.
+    /// Compiled template and its source. If the source is a column name, the field is the unrendered value in that
+    /// column.
     Text(Box<Template>, String),
     /// Constant value.
     Fixed(Value),
@@ -48,9 +49,9 @@ pub enum Field {
 pub struct Examples {
     /// Whether to use the first examples of the split instead of a random sample.
     pub first: bool,
-    /// Split from which examples are taken.
+    /// Split to draw examples from. `None` selects `samples`, or else a default split.
     pub split: Option<String>,
-    /// Examples that the definition lists itself.
+    /// Examples listed in the definition, used only if `split` is `None`.
     pub samples: Option<Vec<Value>>,
     /// Question in an example.
     pub text: Field,
@@ -105,7 +106,7 @@ pub struct Definition {
     /// Filter pipelines that are applied to answers before scoring.
     pub filters: Vec<Pipeline>,
     pub metrics: Vec<Metric>,
-    /// Rule for documents without a finite score. Only built-in tasks deviate from lm-evaluation-harness.
+    /// Rule for documents with a non-finite score. Only built-in tasks deviate from lm-evaluation-harness.
     pub non_finite: NonFiniteScore,
     pub location: SourceLocation,
     /// All keys and values, with includes and overrides resolved.
@@ -113,7 +114,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Returns the number of few-shot examples. `requested` overrides the definition, except for an explicit 0 there.
+    /// Returns the number of few-shot examples. `requested` overrides the definition, unless the definition sets 0.
     pub fn shots(&self, requested: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
@@ -125,7 +126,7 @@ impl Definition {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
-    /// Returns the split from which examples are taken, or `None` if the definition lists its examples.
+    /// Returns the split to draw examples from, or `None` if the definition lists its examples.
     pub fn example_split(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {

@@ -1,5 +1,5 @@
-//! TER (translation edit rate), with Tercom's shift search and the limits of that search. The code follows sacrebleu's
-//! `lib_ter.py` (Apache-2.0) and reproduces its scores.
+//! TER (translation edit rate), with Tercom's shift search and its limits. The code follows sacrebleu's `lib_ter.py`
+//! (Apache-2.0) and reproduces its scores.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ enum Edit {
     Unknown,
 }
 
-/// Computes TER in percent for `(reference, text)` pairs. Lower is better.
+/// Computes the corpus-level TER of `(reference, text)` pairs in percent. Lower is better.
 pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     let mut edits = 0usize;
     let mut length = 0usize;
@@ -104,7 +104,8 @@ fn to_signed(index: usize) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
-/// Calls `take` with each position to which a span of the text may be moved.
+/// Calls `take` with each position to which the text words `from..from + length` may be moved. They equal the reference
+/// words that start at `to`.
 fn for_each_shift_target(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
@@ -151,9 +152,9 @@ fn apply_shift(words: &[usize], from: usize, length: usize, target: usize) -> Ve
 struct Alignment {
     /// For each reference word, the index of the last text word aligned at or before it, or -1.
     text_positions: Vec<i64>,
-    /// For each text word, whether it differs from the reference.
+    /// For each text word, whether it is deleted or replaced.
     text_wrong: Vec<bool>,
-    /// For each reference word, whether it differs from the text.
+    /// For each reference word, whether it is inserted or replaces a text word.
     reference_wrong: Vec<bool>,
 }
 

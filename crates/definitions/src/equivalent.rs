@@ -3,10 +3,10 @@
 //!
 //! | hook | equivalent |
 //! | --- | --- |
-//! | `aggregation: !function utils.weighted_f1_score`, whose file has scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
-//! | `process_docs: !function utils.f`, where `f` is only `return dataset.filter(lambda x: x["column"] == "value")` | `keep_rows: {column: value}` |
+//! | `aggregation: !function utils.weighted_f1_score`, which calls scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
+//! | `process_docs: !function utils.f`, where the body of `f` is `return dataset.filter(lambda x: x["column"] == "value")` | `keep_rows: {column: value}` |
 //! | `f = partial(process_docs, of="value")`, where `process_docs` compares the column with `of` or with an f-string that contains `of` | `keep_rows: {column: value}` |
-//! | such a `partial` for each item of a list, named after the item with `lower()` and `replace()` | `keep_rows: {column: value}` |
+//! | one such `partial` per item of a list, with a name that `lower()` and `replace()` derive from the item | `keep_rows: {column: value}` |
 
 use std::path::Path;
 
@@ -65,10 +65,10 @@ const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
 /// Python function that keeps only the rows in which a column equals a value.
 struct RowFilter {
-    /// Name of the second parameter.
+    /// Name of the second function parameter, if any.
     parameter: Option<String>,
     column: Value,
-    /// Python expression: a string, the parameter, or an f-string that contains the parameter.
+    /// Python expression for the value: a string, the parameter, or an f-string that contains the parameter.
     value: String,
 }
 
@@ -88,7 +88,7 @@ impl RowFilter {
         is_one.then_some(Self { parameter, column: literal(&column)?, value })
     }
 
-    /// Returns the mapping `{column: value}`, in which `argument` replaces the parameter.
+    /// Returns the mapping `{column: value}`, with `argument` substituted for the parameter.
     fn with(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
@@ -107,7 +107,7 @@ impl RowFilter {
     }
 }
 
-/// Returns the groups of the only match of a pattern, or `None` if the number of matches is not 1.
+/// Returns the capture groups of a pattern's match, or `None` unless there is exactly one match.
 fn find_only_match(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
@@ -121,12 +121,12 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     }
     let filter = RowFilter::read(&function_lines(&text, "process_docs")?)?;
     let parameter = filter.parameter.clone()?;
-    // The file may contain one `partial` call per value.
+    // Look for a `partial` that is assigned to the name of the hook.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
     if let Some(found) = find_only_match(&one, &text) {
         return filter.with(Some(literal(&found[0])?.as_text()?));
     }
-    // The file may create a `partial` for each item in a list, and derive its name from the item.
+    // Look for a comprehension that creates a `partial` for each item in a list and derives its name from the item.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
@@ -137,7 +137,7 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     }
     let written = find_only_match(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
-    // If two items give the same name, the last item wins, as in Python.
+    // If two items give the same name, the last item wins, as in a Python dict.
     let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(|value| {
         apply_methods(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function)
     })?;

@@ -198,14 +198,14 @@ fn join_reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Erro
     Ok(items.map(repr).collect::<Result<Vec<_>, Error>>()?.join(", "))
 }
 
-/// Returns whether an iterable value is neither a list nor a tuple in Python.
+/// Returns whether a value is an iterator, a dict view or a range in Python.
 pub(crate) fn is_lazy(value: &Jinja) -> bool {
     value.downcast_object_ref::<Lazy>().is_some()
         || value.downcast_object_ref::<DictView>().is_some()
         || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Maximum size in bytes of the text from one rendering.
+/// Maximum size in bytes of the text that one rendering produces.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {

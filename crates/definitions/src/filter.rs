@@ -1,4 +1,4 @@
-//! Filters that are applied to answers before scoring, as in lm-eval.
+//! Filters that lm-eval applies to answers before scoring.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ const DEFAULT_FALLBACK: &str = "[invalid]";
 /// Default pattern of a `regex` filter. It extracts the number after `####`.
 const DEFAULT_NUMBER_PATTERN: &str = r"#### (\-?[0-9\.\,]+)";
 
-/// Sequence of filters.
+/// Filters of one entry in `filter_list`, in the order in which they are applied.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
     /// Name of the pipeline, which is reported with its scores.
@@ -224,7 +224,8 @@ impl RegexExtraction {
     }
 }
 
-/// Selects a match. Returns its first nonempty group, and whether it has several groups that are all empty.
+/// Selects the match at index `select`, which counts from the end if negative. Returns the match's first nonempty
+/// group, and whether it has several groups that are all empty.
 fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);
@@ -233,7 +234,7 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
     let index = if select < 0 { select + length } else { select };
     let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
         Error::job("`group_select` is not the index of a match")
-            .expected(format!("an index of one of {} matches", all.len()))
+            .expected(format!("an index into {} matches", all.len()))
             .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
@@ -254,8 +255,8 @@ impl TextCleaning {
     }
 }
 
-/// Extracts a choice from each answer: the match of the pattern, the letter of the choice whose text the answer
-/// contains, the letter after a colon, or else the fallback.
+/// Extracts a choice from each answer: the match of the pattern, or else the letter of the choice whose text the answer
+/// contains, the letter after a colon, or the fallback.
 fn extract_choices(
     extraction: &RegexExtraction,
     cleaning: &TextCleaning,

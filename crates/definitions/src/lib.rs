@@ -1,6 +1,6 @@
-//! Task definitions of lm-evaluation-harness, without Python. The crate parses YAML and provides documents, requests,
-//! filters, metrics and groups. It does not depend on models, tensors or downloads. Rows come from [`Rows`], and model
-//! outputs from [`Answer`].
+//! Tasks of lm-evaluation-harness, without Python. The crate parses their YAML definitions, builds the requests to a
+//! model, and scores its answers. It does not depend on models, tensors or downloads: callers provide dataset rows
+//! through [`Rows`] and model outputs as [`Answer`].
 //!
 //! ```
 //! use ghostlab_definitions::{Definition, yaml};
@@ -19,7 +19,7 @@
 //!
 //! | modules | purpose |
 //! | --- | --- |
-//! | [`activity`], `keys` | input that each thread is processing, for a watcher that enforces limits; hash index of mapping keys |
+//! | [`activity`], `keys` | reports of the input that each thread processes; hash index of mapping keys |
 //! | [`value`], `bounds` | Python values, limits on untrusted input |
 //! | [`literal`], [`yaml`], [`pattern`] | Python literals, PyYAML parsing, Python regular expressions |
 //! | [`row`], [`prepared`] | rows with their files and lines, column checks, derived columns |

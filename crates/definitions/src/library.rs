@@ -1,4 +1,4 @@
-//! Libraries of task definitions: the tasks, groups and tags in folders, with includes resolved as in
+//! Library of task definitions: the tasks, groups and tags in folders. Includes are resolved as in
 //! lm-evaluation-harness.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,8 +62,8 @@ pub struct Selection {
 
 impl Library {
     /// Reads all definitions (`*.yaml`) in folders. If a folder defines a name more than once, the first definition
-    /// wins. Definitions in later folders override those in earlier folders. Files that cannot be read are skipped, and
-    /// so are files without a task or group name.
+    /// wins. Definitions in later folders override those in earlier folders. Files that cannot be read or that lack a
+    /// task or group name are skipped.
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
@@ -245,7 +245,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Collector of selected tasks and groups. Applies the settings of a group to its tasks.
+/// Collector of selected tasks and groups, which applies the settings of a group to its tasks.
 struct SelectionCollector<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,

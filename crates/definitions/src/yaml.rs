@@ -1,5 +1,5 @@
-//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value has a
-//! line number.
+//! YAML parser that behaves like PyYAML: plain scalars are resolved by YAML 1.1 rules, and the last duplicate key wins.
+//! Each value has a line number.
 
 mod scalar;
 
@@ -26,7 +26,7 @@ const MAX_TEXT_BYTES: usize = 64_000_000;
 /// Maximum number of unindented lines inside quoted strings per file.
 const MAX_UNINDENTED_LINES: usize = 200;
 
-/// Location of a value.
+/// File and line of a YAML value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
     /// File name for error messages.
@@ -41,7 +41,7 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// Value with its location.
+/// YAML value with its location.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub tree: Tree,
@@ -49,7 +49,7 @@ pub struct Node {
     pub location: SourceLocation,
 }
 
-/// Content of a node.
+/// YAML value without its location.
 #[derive(Debug, Clone)]
 pub enum Tree {
     /// String, number, boolean or null.
@@ -140,7 +140,8 @@ impl Node {
         })
     }
 
-    /// Rejects non-finite numbers, because settings and stored definitions are JSON. `key` is the path of this node.
+    /// Rejects non-finite numbers, which JSON cannot represent. Settings and definitions are stored as JSON. `key` is
+    /// the path of this node.
     ///
     /// # Errors
     /// Fails if a number is not finite. The error names the path and line of the first one.
@@ -188,7 +189,7 @@ pub(crate) fn value_error(key: &str, expected: &str, node: &Node) -> Error {
     error.at(&node.location).expected(expected).found(node.kind())
 }
 
-/// Returns the strings in a list, or a single string as a list of one.
+/// Returns the strings in a list, or a single string as a list of one. Skips other values.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
     node.items().iter().filter_map(Node::text).map(str::to_owned).collect()
 }
@@ -232,7 +233,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     parse_document(&text, file)
 }
 
-/// If an error is caused by an unindented line in a quoted string, returns the number of that line.
+/// Returns the number of the unindented line in a quoted string that caused an error, or `None` for other errors.
 fn unindented_line(error: &Error) -> Option<usize> {
     let parts = error.parts();
     let line = parts.location.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();

@@ -21,7 +21,7 @@ const KEYS_WITHOUT_EFFECT: [&str; 7] =
 /// Keys that are not supported because they need Python, images or audio.
 const UNSUPPORTED_KEYS: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
-/// Supported loader arguments. `trust_remote_code` has no effect, because scripts are never run.
+/// Supported loader arguments. `trust_remote_code` has no effect, because dataset scripts are never run.
 const LOADER_ARGUMENTS: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 /// Supported keys of `fewshot_config`.
 const EXAMPLE_KEYS: [&str; 9] = [
@@ -64,7 +64,7 @@ const KEYS: [&str; 26] = [
     "unsafe_code",
 ];
 
-/// Reader that converts the keys in a task definition to typed values.
+/// Reader for the keys of a task definition, which it converts to typed values.
 pub(super) struct KeyReader<'a> {
     pub(super) node: &'a Node,
 }
@@ -233,7 +233,7 @@ impl KeyReader<'_> {
         known.ok_or_else(|| value_error("output_type", all, node))
     }
 
-    /// Reads the data set and its loading options.
+    /// Reads the dataset and its loading options.
     fn read_data(&self) -> Result<Data> {
         let path = self.text("dataset_path")?.ok_or_else(|| self.missing_key_error("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
