@@ -1,5 +1,5 @@
-//! Python literals, parsed like `ast.literal_eval`. Templates render lists of choices as literals, and the RACE data
-//! set stores its problems as literals.
+//! Python literals, parsed like `ast.literal_eval`. Templates render lists of choices as literals, and the RACE dataset
+//! stores its problems as literals.
 //!
 //! The crate `py_literal` 0.4 is not used, because it rejects adjacent strings, the `u` prefix and triple quotes, and
 //! does not terminate on a hundred nested brackets.

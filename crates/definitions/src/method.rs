@@ -1,4 +1,4 @@
-//! Methods of Python strings, lists and dicts that templates call.
+//! Methods of Python strings, lists and dicts that templates can call.
 
 use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
@@ -68,7 +68,7 @@ pub(crate) const METHODS: [&str; 48] = [
     "next",
 ];
 
-/// Calls a Python method. minijinja calls this for methods that it does not know.
+/// Calls a Python method. minijinja uses this callback for methods that it does not implement.
 pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match object.kind() {
         ValueKind::String => call_on_text(object.as_str().unwrap_or_default(), method, args),
@@ -135,7 +135,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
     })
 }
 
-/// Calls a string method without arguments.
+/// Calls a string method that takes no arguments.
 fn call_without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
     Ok(match method {
         "capitalize" => Jinja::from(capitalize(text)),

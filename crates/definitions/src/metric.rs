@@ -7,7 +7,7 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
 
-/// Type of request sent to the model.
+/// Value of `output_type`, which determines the requests to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Log-likelihood of a single continuation.
@@ -49,7 +49,8 @@ pub enum Kind {
     Ter,
 }
 
-/// Table of metrics: kind, name, default aggregation, whether higher is better, and supported output types.
+/// Metrics in the order of [`Kind`]: kind, name, default aggregation, whether higher is better, and supported output
+/// types.
 const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Acc, "acc", Aggregation::Mean, true, &[Output::LogLikelihood, Output::MultipleChoice]),
     (Kind::AccNorm, "acc_norm", Aggregation::Mean, true, &[Output::MultipleChoice]),
@@ -112,7 +113,7 @@ impl Metric {
     /// Reads an entry in `metric_list`.
     ///
     /// # Errors
-    /// Fails if the metric does not support the output type, or has options that would have no effect.
+    /// Fails if the metric is unknown, does not support the output type, or has options that would have no effect.
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
             Some(Node { tree: Tree::Hook(hook), location }) => {
@@ -189,7 +190,7 @@ impl Matching {
         Ok(true)
     }
 
-    /// Returns whether two texts are equal, apart from what the options ignore. Whitespace is significant.
+    /// Returns whether two texts are equal under the options. Whitespace is significant.
     ///
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.
@@ -197,7 +198,8 @@ impl Matching {
         Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    /// Removes the pattern matches, case, punctuation and digits that `exact_match` ignores, depending on its options.
+    /// Removes pattern matches, punctuation and digits and lowercases the text, as the options of `exact_match`
+    /// require.
     pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text =
             self.ignored_patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;

@@ -1,4 +1,4 @@
-//! Rows of a Parquet file. Values are converted as in Python's `datasets`.
+//! Rows of a Parquet file, with values converted as by Python's `datasets`.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, missing_column_error};
 use crate::value::Value;
 
-/// Reads the rows with the given columns, or with all columns if `columns` is `None`. In the latter case, values that a
-/// template cannot render, such as bytes, become placeholders. A template that uses a placeholder is rejected.
+/// Reads the rows with the given columns, or with all columns if `columns` is `None`. When all columns are read, values
+/// that a template cannot render, such as bytes, become placeholders. A template that uses a placeholder is rejected.
 ///
 /// # Errors
 /// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python
@@ -30,7 +30,7 @@ pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Res
     )
 }
 
-/// Checks the requested columns and returns them. If none are requested, returns all printable columns.
+/// Checks and returns the requested columns. If `columns` is `None`, returns all columns with a supported type.
 fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
     let Some(columns) = columns else {
         return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(field_name).collect());
@@ -86,7 +86,10 @@ fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool)
                     None => {
                         return Err(Error::bad_input("a Parquet value has no Python equivalent")
                             .at(format!("{}, field `{}`", row_name(index, path), field.name))
-                            .expected(format!("a value of the type {}", class_of(&field.dtype))));
+                            .expected(format!(
+                                "a value within Python's limits for the type {}",
+                                class_of(&field.dtype)
+                            )));
                     }
                 };
             row.push((Value::Text(field_name(field)), value));

@@ -1,4 +1,4 @@
-//! Python regular expressions. They are rewritten where the Rust engine differs from Python.
+//! Python regular expressions, translated where `fancy_regex` differs from Python's `re`.
 
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result, shorten};
@@ -122,7 +122,7 @@ fn group_text(index: usize, captures: &fancy_regex::Captures<'_, str>) -> String
     captures.get(index).map_or(String::new(), |part| part.as_str().to_owned())
 }
 
-/// Part of a replacement for `re.sub`.
+/// Part of a replacement string for `re.sub`.
 enum Part {
     Text(String),
     Group(usize),
@@ -174,7 +174,7 @@ fn escape_error(replacement: &str) -> Error {
     Error::bad_input("unsupported escape in the replacement of a regular expression").found(replacement)
 }
 
-/// Implements Python's `re.escape` for this engine.
+/// Implements Python's `re.escape` for `fancy_regex`.
 pub fn escape_pattern(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -186,7 +186,7 @@ pub fn escape_pattern(text: &str) -> String {
     out
 }
 
-/// Characters that Python's `\w` matches: letters, digits and `_`. Rust's `\w` also matches marks.
+/// Characters that Python's `\w` matches: letters, digits and `_`. Rust's `\w` also matches combining marks.
 const WORD_CLASS: &str = r"\p{L}\p{N}_";
 
 fn translate_python_pattern(source: &str) -> String {
@@ -225,13 +225,13 @@ fn is_counted(inside: &[char]) -> bool {
     commas <= 1 && inside.len() > commas
 }
 
-/// Returns whether a brace opens a counted quantifier.
+/// Returns whether the opening brace `chars[0]` starts a counted quantifier.
 fn opens_quantifier(chars: &[char]) -> bool {
     let inside = chars[1..].iter().take_while(|c| is_count_char(**c)).count();
     chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
-/// Returns whether a closing brace ends a counted quantifier.
+/// Returns whether a closing brace after `before` ends a counted quantifier.
 fn closes_quantifier(before: &[char]) -> bool {
     let inside = before.iter().rev().take_while(|c| is_count_char(**c)).count();
     let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };
@@ -260,7 +260,7 @@ fn rewrite_escape(chars: &[char], index: usize, out: &mut String, in_class: bool
             out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?=[{WORD_CLASS}])|(?<![{WORD_CLASS}])(?![{WORD_CLASS}]))"));
         }
         'Z' => out.push_str(r"\z"),
-        // These escapes are word boundaries in the Rust engine and literals in Python.
+        // `\<` and `\>` are word boundaries in `fancy_regex` and literals in Python.
         '<' | '>' => out.push(*next),
         c if !c.is_ascii() => out.push(*c),
         c => out.extend(['\\', *c]),
@@ -268,7 +268,8 @@ fn rewrite_escape(chars: &[char], index: usize, out: &mut String, in_class: bool
     index + 1
 }
 
-/// Rewrites a character class. Inside a class, `[`, `&&`, `--` and `~~` have a special meaning in the Rust engine.
+/// Rewrites the character class at `open` and returns the index of its last character. Inside a class, `[`, `&&`, `--`
+/// and `~~` have a special meaning in `fancy_regex`.
 fn rewrite_class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
     let mut index = open + 1;

@@ -1,4 +1,4 @@
-//! Jinja tests whose results differ between Python and minijinja.
+//! Jinja tests (`is …`) that minijinja implements differently from Python.
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value as Jinja};

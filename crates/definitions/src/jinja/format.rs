@@ -47,13 +47,16 @@ pub(super) fn format_percent(format: &str, values: &Jinja) -> Result<String, Err
                 values.get_item(&Jinja::from(key))?
             }
             Some(_) => return Err(unsupported_error("a `%` format with names requires a dict")),
-            None => positional.next().cloned().ok_or_else(|| unsupported_error("not enough values for the format"))?,
+            None => positional
+                .next()
+                .cloned()
+                .ok_or_else(|| unsupported_error("not enough values for the format string"))?,
         };
         out.push_str(&format_value(options, conversion, &value)?);
     }
     out.push_str(rest);
     if positional.next().is_some() && !uses_names && values.kind() != ValueKind::Map {
-        return Err(unsupported_error("not all values were converted by the format"));
+        return Err(unsupported_error("the format string does not use all values"));
     }
     printed(out.len()).map(|()| out)
 }
@@ -88,7 +91,7 @@ fn to_integer(value: &Jinja) -> Result<Jinja, Error> {
 fn check_width(options: &str) -> Result<(), Error> {
     let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > MAX_DIGITS {
-        Err(unsupported_error(format!("a width or precision in a format exceeds {MAX_DIGITS} digits")))
+        Err(unsupported_error(format!("a width or precision in a format string exceeds {MAX_DIGITS} digits")))
     } else {
         Ok(())
     }
@@ -107,14 +110,14 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
                 characters.next();
                 out.push(c);
             }
-            '}' => return Err(unsupported_error("a single `}` in a format: write `}}`")),
+            '}' => return Err(unsupported_error("a single `}` in a format string: write `}}`")),
             '{' => {
                 let length = format[at + 1..]
                     .find(['}', '{'])
-                    .ok_or_else(|| unsupported_error("`{` without `}` in a format"))?;
+                    .ok_or_else(|| unsupported_error("`{` without `}` in a format string"))?;
                 let field = &format[at + 1..at + 1 + length];
                 if format[at + 1 + length..].starts_with('{') {
-                    return Err(unsupported_error("nested fields in a format are not supported"));
+                    return Err(unsupported_error("nested fields in a format string are not supported"));
                 }
                 out.push_str(&format_field(field, positional, &names, &mut next_position)?);
                 while characters.next_if(|(next, _)| *next <= at + 1 + length).is_some() {}
@@ -125,19 +128,19 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
     printed(out.len()).map(|()| out)
 }
 
-/// Formats one replacement field. It consists of a name or index, an optional `!r`, and an optional `:` followed by a
+/// Formats one replacement field. It consists of a name or index, an optional `!r` or `!s`, and an optional `:` with a
 /// format specification.
 fn format_field(field: &str, positional: &[Jinja], names: &Kwargs, next_position: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
-    let missing_value_error = || unsupported_error(format!("no value for `{name}` in the format"));
+    let missing_value_error = || unsupported_error(format!("no value for `{name}` in the format string"));
     let value = if name.is_empty() {
         *next_position += 1;
         positional.get(*next_position - 1).cloned().ok_or_else(missing_value_error)?
     } else if let Ok(position) = name.parse::<usize>() {
         positional.get(position).cloned().ok_or_else(missing_value_error)?
     } else if name.contains(['.', '[']) {
-        return Err(unsupported_error("attributes in a format are not supported"));
+        return Err(unsupported_error("attributes in a format string are not supported"));
     } else {
         names.get::<Option<Jinja>>(name)?.ok_or_else(missing_value_error)?
     };

@@ -20,9 +20,9 @@ use objects::{Cycler, Joiner, Range};
 pub(crate) use format::str_format;
 pub(crate) use numbers::parse_float;
 
-/// Filters of minijinja that Jinja does not have or defines differently. They are removed.
+/// Filters to remove from minijinja, because Jinja lacks them or defines them differently.
 const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
-/// Tests of minijinja that Jinja does not have. They are removed.
+/// Tests to remove from minijinja, because Jinja lacks them.
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
 /// Resets the byte count and the saved operands at the start of a rendering.

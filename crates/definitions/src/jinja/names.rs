@@ -4,18 +4,19 @@
 pub(crate) const DICT_METHODS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
-/// Name of the filter that implements `%` with a string on its left.
+/// Filter that implements `%` with a string on its left.
 pub(crate) const PERCENT: &str = "ghostlab_percent";
 
 /// Filter that converts an operand of `~` to a string.
 pub(crate) const TEXT: &str = "ghostlab_text";
-/// Filters for the operands of a comparison or `in`: the left operand of either, the right operand of a comparison, and
-/// the right operand of `in`.
+/// Filter for the left operand of a comparison or `in`.
 pub(crate) const LEFT: &str = "ghostlab_left";
+/// Filter for the right operand of a comparison.
 pub(crate) const RIGHT: &str = "ghostlab_right";
+/// Filter for the right operand of `in`.
 pub(crate) const CONTAINER: &str = "ghostlab_container";
 /// Filter that returns a slice of a value.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Name of the filter that rejects tests on uncalled methods, such as `x.upper is defined`. Python sees a method object
-/// there, minijinja an undefined value.
+/// Filter that rejects tests on uncalled methods, such as `x.upper is defined`. `x.upper` is a method object in Python,
+/// but undefined in minijinja.
 pub(crate) const OWNER: &str = "ghostlab_owner";

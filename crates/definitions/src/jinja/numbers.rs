@@ -1,4 +1,4 @@
-//! Jinja's number filters, which behave as in Python.
+//! Jinja's number filters, with Python's semantics.
 
 use ghostlab_core::tasks::python::strip;
 use minijinja::value::{Kwargs, ValueKind};

@@ -146,7 +146,7 @@ impl Object for Range {
     }
 }
 
-/// Jinja's `joiner`. Returns an empty string on the first call and the separator afterwards.
+/// Jinja's `joiner`, which returns an empty string on the first call and the separator afterwards.
 #[derive(Debug)]
 pub(crate) struct Joiner {
     separator: String,
@@ -172,7 +172,7 @@ impl Object for Joiner {
     }
 }
 
-/// Jinja's `cycler`. Returns its items in turn.
+/// Jinja's `cycler`, which returns its items in turn.
 #[derive(Debug)]
 pub(crate) struct Cycler {
     items: Vec<Jinja>,

@@ -1,8 +1,8 @@
 //! Comparison and containment operators that behave as in Python. minijinja orders values of different types, whereas
 //! Python raises an exception.
 //!
-//! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, and the
-//! second one checks both operands.
+//! [`super::rewrite`] passes both operands through filters. The first filter saves the left operand, and the second one
+//! checks both operands.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -20,7 +20,7 @@ use crate::refusal::unsupported_error;
 const MAX_SAVED_OPERANDS: usize = 1_000;
 
 thread_local! {
-    /// Number and left operand of each comparison whose right operand has not been evaluated yet.
+    /// Id and left operand of each comparison whose right operand has not been evaluated yet.
     static OPERANDS: RefCell<Vec<(u32, Jinja)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -136,7 +136,7 @@ fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     }
     let mut pairs = left.try_iter()?.zip(right.try_iter()?);
     let Some((first, second)) = pairs.find(|(first, second)| first != second) else { return Ok(()) };
-    // minijinja orders booleans before numbers within lists.
+    // Within lists, minijinja orders booleans before all numbers.
     if first.kind() != second.kind() {
         return Err(unordered_error(&first, &second));
     }
@@ -179,7 +179,7 @@ fn check_sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let keys = items.iter().map(|item| sort_key(item, &paths)).collect::<Result<Vec<_>, Error>>()?;
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
-        // minijinja orders booleans before numbers.
+        // Booleans and numbers are comparable in Python, but minijinja orders all booleans first.
         false => Err(unsupported_error("values of different types cannot be sorted")),
     })?;
     Ok(Jinja::from(items))

@@ -83,7 +83,7 @@ fn end_of(span: &Span) -> usize {
     span.end_offset as usize
 }
 
-/// Returns the edits that convert the tokens `start..end` to a string.
+/// Returns the edits that convert the operand in the tokens `start..end` to a string, or `None` for a string literal.
 fn wrap_as_string(tokens: &[SpannedToken<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
     let operand = tokens.get(start..end)?;
     let first = operand.first()?;
@@ -299,7 +299,7 @@ fn rewrite_slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, 
     Ok(edits)
 }
 
-/// Returns `none` if a slice bound is omitted, that is, if there is no token between `from` and `to`.
+/// Returns `none` for an omitted slice bound (no token between `from` and `to`), and an empty string otherwise.
 fn absent_bound(from: usize, to: usize) -> &'static str {
     if from + 1 == to { "none" } else { "" }
 }
@@ -323,8 +323,8 @@ fn reject_method_test(tokens: &[SpannedToken<'_>], is: usize) -> Result<Vec<Edit
     ])
 }
 
-/// Returns whether the `%` at `at` follows a string literal and thus formats it. A literal that is itself a factor of a
-/// product does not count.
+/// Returns whether the `%` at `at` formats the string literal before it. A literal that is the operand of a preceding
+/// arithmetic operator is not formatted.
 fn follows_text(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     let mut before = tokens[..at].iter().rev().map(|(token, _)| token).peekable();
     if !matches!(before.peek(), Some(Token::Str(_) | Token::String(_))) {

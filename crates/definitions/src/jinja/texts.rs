@@ -16,7 +16,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_case_filters(environment);
     add_markup_filters(environment);
     environment.add_filter("string", |state: &State<'_, '_>, value: Jinja| {
-        // Keep the undefined value in a strict template, where any use of it is an error.
+        // In a strict template, return the undefined value, so that any use of it fails.
         if value.is_undefined() && state.undefined_behavior() == UndefinedBehavior::Strict {
             return Ok(value);
         }
@@ -133,8 +133,8 @@ fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let leeway = leeway.or(kwargs.get("leeway")?).unwrap_or(5);
     kwargs.assert_all_used()?;
     let retained = length.checked_sub(end.chars().count());
-    let retained =
-        retained.ok_or_else(|| unsupported_error(format!("`truncate` to {length} is shorter than its end {end:?}")))?;
+    let retained = retained
+        .ok_or_else(|| unsupported_error(format!("`truncate` to {length} characters has no room for {end:?}")))?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }

@@ -34,7 +34,8 @@ pub(crate) fn decimal_digit(character: char) -> Option<char> {
     let code = u32::from(character);
     let before =
         (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| matches_class(&DECIMAL, c))).count();
-    // Only the mathematical digits (from U+1D7CE) come in adjacent blocks of ten.
+    // Counting preceding digits fails only for the mathematical digits (from U+1D7CE), which are adjacent blocks of
+    // ten.
     let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
     char::from_digit(value, 10)
 }
