@@ -1,5 +1,5 @@
-//! Built-in versions of lm-eval's row hooks for four data sets. The key `prepare` selects a hook. A hook derives new
-//! columns from a row for use in templates.
+//! Built-in versions of lm-eval's `process_docs` hooks for four datasets. The key `prepare` of a definition selects a
+//! hook, which derives columns for the templates from each row.
 
 use ghostlab_core::error::Result;
 use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
@@ -8,7 +8,7 @@ use crate::literal;
 use crate::row::Row;
 use crate::value::Value;
 
-/// Columns that a hook derives from a row.
+/// Names and values of the columns that a hook derives from a row.
 type DerivedColumns = Vec<(&'static str, Value)>;
 
 /// Built-in row hook.
@@ -126,14 +126,14 @@ fn copa(row: &Row) -> Result<DerivedColumns> {
     let label = row.integer("label")?;
     let index = usize::try_from(label).ok().filter(|index| *index < choices.len());
     let index = index.ok_or_else(|| row.value_error("label", "0 or 1", &Value::Int(label)))?;
-    // The gold index is that of the first choice with the correct text.
+    // If both choices are equal, the first one is the gold choice.
     let gold = choices.iter().position(|text| *text == choices[index]).unwrap_or(index);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", index_value(gold))])
 }
 
 fn read_choice(field: &str, row: &Row) -> Result<String> {
     let text = row.text(field)?;
-    // Together with the delimiter, this space gives two spaces, as in lm-evaluation-harness.
+    // With the delimiter, this space produces two spaces, as in lm-evaluation-harness.
     let lowered = lower_first(text).ok_or_else(|| row.value_error(field, "a nonempty string", &text.into()))?;
     Ok(format!(" {lowered}"))
 }
@@ -143,8 +143,8 @@ fn race(row: &Row) -> Result<DerivedColumns> {
     build_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
 }
 
-/// Returns the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, they keep only
-/// the blank. This bug affects all older published numbers.
+/// Returns the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, these versions
+/// keep only the blank. The bug affects all results published with them.
 fn race_v2(row: &Row) -> Result<DerivedColumns> {
     build_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
 }
@@ -172,12 +172,12 @@ fn build_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<DerivedCo
     Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", index_value(answer))])
 }
 
-/// Exact text with which a cloze question ends.
+/// Exact ending of a cloze question.
 const CLOZE_BLANK: &str = "  _  .";
 /// Number of trailing characters that lm-eval cuts off: [`CLOZE_BLANK`] without its first space.
 const CUT_CHARS: usize = 5;
 
-/// Splits a passage into rows that contain one problem each. The Hub data set stores all problems of a passage as one
+/// Splits a passage into rows that contain one problem each. The Hub dataset stores all problems of a passage as one
 /// Python literal.
 fn split_problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;

@@ -39,7 +39,7 @@ pub fn ends_with_whitespace(text: &str) -> bool {
     text.ends_with(is_space)
 }
 
-/// Question, with an optional answer.
+/// Question of a document or few-shot example, with an optional answer.
 #[derive(Debug, Clone, Copy)]
 pub struct QuestionTurn<'a> {
     pub text: &'a Value,
@@ -103,7 +103,7 @@ pub fn choice_at(choices: &[Value], number: i64) -> Option<&Value> {
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
-/// Rejects a negative label. Python would count it from the end of the choices, but data sets on the Hub use -1 to mark
+/// Rejects a negative label. Python would count it from the end of the choices, but datasets on the Hub use -1 to mark
 /// rows without a label.
 ///
 /// # Errors
@@ -122,7 +122,7 @@ pub(crate) fn label_error(expected: &str, found: impl std::fmt::Display) -> Erro
     Error::bad_input("the row has no label")
         .expected(expected)
         .found(found)
-        .hint("use the validation split: many test splits on the hub have no labels")
+        .hint("use the validation split: many test splits on the Hub have no labels")
 }
 
 pub fn concatenate_messages(messages: &[Message]) -> String {
@@ -158,7 +158,7 @@ impl FewShotPool {
     }
 
     /// Returns the examples for one document, without those that are equal to `excluded`. If `excluded` is given,
-    /// random sampling draws one extra example.
+    /// random sampling draws one extra example as a substitute.
     ///
     /// # Errors
     /// Fails if there are too few examples.
@@ -177,7 +177,7 @@ impl FewShotPool {
 
     fn too_few_error(&self, requested: usize) -> Error {
         Error::bad_input("too few examples for the number of shots")
-            .expected(format!("at least {requested} other than the scored document"))
+            .expected(format!("at least {requested} examples other than the scored document"))
             .found(format!("{} in total", self.documents.len()))
             .hint("use fewer shots, or remove duplicate rows from the data")
     }
@@ -214,7 +214,7 @@ mod tests {
     fn error_for_too_few_examples_states_the_shot_count() {
         for first in [false, true] {
             let error = pool(3, first).sample(3, Some(&Value::Int(1))).unwrap_err();
-            assert_eq!(error.parts().expected.as_deref(), Some("at least 3 other than the scored document"));
+            assert_eq!(error.parts().expected.as_deref(), Some("at least 3 examples other than the scored document"));
             assert_eq!(error.parts().found.as_deref(), Some("3 in total"));
         }
     }

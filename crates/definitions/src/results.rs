@@ -191,7 +191,7 @@ fn unexpected_answers_error(answers: &[Answer]) -> Error {
     Error::bad_input("the answers have the wrong type for the task").found(format!("{answers:?}"))
 }
 
-/// Value of a metric for one document, and the answer from which the metric computed it.
+/// Value of a metric for one document, and the answer that it was computed from.
 type ItemAnswer = (Item, Value);
 
 fn score_likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
@@ -358,7 +358,7 @@ fn score_generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<
     } else if task.has_several_targets {
         match target {
             Value::List(items) => Value::List(items),
-            // As in lm-evaluation-harness, Python's `list()` splits a string into characters.
+            // lm-evaluation-harness calls Python's `list()`, which splits a string into characters.
             Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
             other => {
                 return Err(Error::bad_input("the first document has a list of answers, but this one does not")
@@ -403,7 +403,7 @@ fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) ->
     }
 }
 
-/// Returns the answer to record for a metric. For `exact_match`, the text that it ignores is removed.
+/// Returns the answer to record for a metric. For `exact_match`, ignored text is removed.
 fn recorded_answer(metric: &Metric, result: &Value) -> Result<Value> {
     match (metric.kind, result) {
         (Kind::ExactMatch, Value::Text(text)) => Ok(Value::Text(metric.matching.remove_ignored(text)?)),

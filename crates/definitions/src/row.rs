@@ -1,4 +1,4 @@
-//! Rows of a data set with their locations, and declared column types.
+//! Rows of a dataset with their locations, and declared column types.
 
 use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::files::rows::describe;

@@ -1,4 +1,4 @@
-//! Data set rows: the `Rows` trait, local files, and row filtering.
+//! Dataset rows: the `Rows` trait, local files, and row filtering.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -24,16 +24,16 @@ use crate::value::Value;
 
 const FILES: RowFiles = RowFiles { noun: "task", endings: &[(".csv", RowForm::Csv), (".txt", RowForm::Text)] };
 
-/// Source of data set rows.
+/// Source of dataset rows.
 pub trait Rows {
     /// Reads the rows of a split in order.
     ///
     /// # Errors
-    /// Fails if the data set, configuration or split is missing or cannot be read.
+    /// Fails if the dataset, configuration or split is missing or cannot be read.
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
 }
 
-/// Local files of a data set, by split name.
+/// Local files of a dataset, by split name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FileRows {
@@ -43,7 +43,7 @@ pub struct FileRows {
 
 impl FileRows {
     /// Finds the files of each split in a folder. The folder has the layout of a Hub repository, or contains one folder
-    /// per data set.
+    /// per dataset.
     ///
     /// # Errors
     /// Fails if a split is missing, ambiguous or incomplete.
@@ -65,14 +65,14 @@ impl FileRows {
     }
 }
 
-/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the data set's
-/// folder below `root` (or `root` itself), its folder `data`, and the configuration's folders in both.
+/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the dataset's folder
+/// below `root` (or `root` itself), its folder `data`, and the configuration's folders in both.
 fn find_split(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let set = inner_folder(root, &data.path);
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
     let named = [inner_folder(base, name), inner_folder(&base.join("data"), name)];
-    // Search only the folders of the given configuration and those without one, never another configuration's.
+    // Search the folders of the given configuration, then those of no configuration, but never those of another one.
     let others = [Some(base.to_owned()), inner_folder(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
     for place in &places {
@@ -120,17 +120,16 @@ impl Rows for FileRows {
 /// Reads the rows of one file in order.
 ///
 /// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of
-///   objects. Without `columns`, a missing column is `None`. A column with integers and floats becomes all floats.
+///   objects. Without `columns`, a missing column is `None`. Integers become floats if their column also has floats.
 /// - `.csv`: comma-separated values below a header line. Each column has one type, and an empty value is `None`.
 /// - `.txt`: each line is a row with the column `text`.
-/// - `.parquet`: one row per table row, with all columns or only the given ones. Lists and structs become lists and
-///   maps.
+/// - `.parquet`: all columns, or only the given ones. Lists and structs become lists and maps.
 ///
 /// # Errors
-/// Fails with [`Kind::Missing`](ghostlab_core::error::ErrorKind::Missing) if the file is missing or unreadable. Fails
-/// with a bad-input error that names the line or row if the content is invalid: no rows, invalid UTF-8, a truncated
-/// file, a line that is not a JSON object, or a Parquet column that is missing or has no JSON form. Missing columns of
-/// JSON rows are reported when the row is used.
+/// Fails with [`ErrorKind::Missing`](ghostlab_core::error::ErrorKind::Missing) if the file is missing or unreadable.
+/// Fails with a bad-input error that names the line or row if the content is invalid: no rows, invalid UTF-8, a
+/// truncated file, a line that is not a JSON object, or a Parquet column that is missing or has an unsupported type.
+/// Missing columns of JSON rows are reported when the row is used.
 pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     activity::record_start(format_args!("{}", path.display()));
     let limit = TextLimit::current().for_json();
@@ -227,10 +226,10 @@ fn fill_missing_fields(rows: &mut [Row]) {
 #[path = "rows_tests.rs"]
 mod tests;
 
-/// Checks declared columns and adds the columns that the definition computes.
+/// Checks declared columns and adds the columns that the `prepare` hook derives.
 ///
 /// # Errors
-/// Fails if a declared column is missing or has the wrong type, or a computed column cannot be derived.
+/// Fails if a declared column is missing or has the wrong type, or a column cannot be derived.
 pub(crate) fn prepare_rows(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
     for row in &mut rows {
         definition
@@ -250,7 +249,7 @@ fn add_task_name(error: Error, definition: &Definition) -> Error {
     error.at(format!("task {}", definition.name))
 }
 
-/// Reads the rows of a split that pass the definition's filter.
+/// Reads the rows of a split that match `keep_rows`.
 ///
 /// # Errors
 /// Fails if the rows cannot be read or a filtered column is missing.

@@ -18,7 +18,7 @@ const MISSING_VALUES: [&str; 19] = [
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
 
-/// Number types that occur in any row at one position, which is a column, list items or a nested field.
+/// Number types that occur, over all rows, in a column, a list or a nested field.
 #[derive(Debug, Default)]
 struct Numbers {
     has_int: bool,
@@ -125,8 +125,8 @@ fn table_error(error: csv::Error, path: &Path) -> Error {
     Error::bad_input("invalid CSV file").at(path.display()).found(error)
 }
 
-/// Converts a column to the narrowest type that fits all values, as pandas does. Integers with missing values become
-/// floats.
+/// Converts a column to the narrowest type that fits all values, as pandas does. Integers become floats if the column
+/// has missing values.
 fn infer_column(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
@@ -178,7 +178,7 @@ pub(crate) fn text_rows(file: File, path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Checks that another row may follow after `rows` rows. `location` is that of the new row.
+/// Checks that a file with `rows` rows may have another one. `location` is that of the new row.
 pub(crate) fn check_count(rows: usize, location: impl Display) -> Result<()> {
     if rows < MAX_ROWS {
         return Ok(());

@@ -16,7 +16,7 @@ use crate::row::Row;
 use crate::rows::{Rows, filtered_rows, prepare_rows};
 use crate::value::Value;
 
-/// Default seed of lm-eval.
+/// lm-eval's default seed for sampling few-shot examples.
 pub const DEFAULT_FEWSHOT_SEED: u64 = 1234;
 
 /// Number of documents rendered in parallel. If one document fails, the other documents of its batch are still
@@ -322,8 +322,8 @@ impl Task {
         self.columns.target(&self.definition.target, document)
     }
 
-    /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`. The generator of
-    /// `data/tiny` uses this name.
+    /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`. `tools/tiny` also
+    /// calls this method.
     pub fn place(&self, document: usize) -> String {
         location_of(&self.definition, &self.places, document)
     }

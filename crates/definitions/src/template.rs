@@ -20,7 +20,7 @@ use crate::yaml::SourceLocation;
 
 /// Maximum number of minijinja instructions per rendering. The limit stops long loops.
 const MAX_FUEL: u64 = 2_000_000;
-/// Lower bound on the step limit, which is smaller for longer templates. Real templates use far fewer steps.
+/// Lower bound on the step limit, which decreases with the length of the template. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
 /// Maximum factor by which the assignments in a template may lengthen a string. One assignment can double a string.
 const MAX_GROWTH: f64 = 100_000.0;
@@ -57,7 +57,7 @@ fn check_growth(source: &str) -> Result<()> {
         .found(format!("a factor of up to {growth:.0}")))
 }
 
-/// Returns the factor by which an assignment may lengthen a string: 1 plus the number of marks in its text.
+/// Returns the factor by which an assignment may lengthen a string: 1 plus the number of operators (`marks`) in it.
 fn growth_factor(text: &str, marks: &[char]) -> f64 {
     1.0 + text.matches(marks).count() as f64
 }

@@ -18,7 +18,7 @@ use ghostlab_definitions::{
     ChatTemplate, Library, PromptSettings, Request, RequestKind, Row, Rows, Task, edits, translation,
 };
 
-/// Rows from `test.jsonl` or `test.json` files in a folder, or in a subfolder named after the data set.
+/// Rows from `test.jsonl` or `test.json` files in a folder, or in a subfolder named after the dataset.
 struct LocalRows {
     folder: PathBuf,
 }
@@ -142,7 +142,7 @@ fn compare_requests(out: &Path) {
         }
     }
     println!("{compared} requests of {} definitions compared", definitions.len());
-    assert!(failed.is_empty(), "{} lists differ:\n{}", failed.len(), failed[..failed.len().min(6)].join("\n"));
+    assert!(failed.is_empty(), "{} request lists differ:\n{}", failed.len(), failed[..failed.len().min(6)].join("\n"));
     assert!(definitions.len() >= 40, "{}", definitions.len());
 }
 

@@ -144,7 +144,7 @@ fn chosen_answers_are_those_that_the_metrics_scored() {
         chosen_answers(&text, LONG_CHOICE, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
         [Value::Int(0), Value::Int(1), greedy]
     );
-    // The answer is the filtered text without case and punctuation, which the metric ignores.
+    // The answer is the filtered text in lowercase and without punctuation, which the metric ignores.
     let text = choices(
         "output_type: generate_until\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]\n\
          metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
@@ -153,7 +153,7 @@ fn chosen_answers_are_those_that_the_metrics_scored() {
     assert_eq!(chosen_answers(&text, LONG_CHOICE, &[answer]), [Value::from("yes")]);
 }
 
-/// Returns the answer to the only document that each metric scores.
+/// Returns the answer that each metric scores for the only document.
 fn chosen_answers(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
     let task = task_of(text, rows).unwrap();
     let scored = score_task(&task, &[answers.to_vec()], &|_, _| Ok(None)).unwrap();
