@@ -1,4 +1,4 @@
-//! Built-in definitions of the paper's nine tasks, in the same format as other definitions.
+//! Built-in definitions of the paper's nine tasks, in the format of lm-evaluation-harness.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

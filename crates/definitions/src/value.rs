@@ -105,8 +105,7 @@ impl Value {
         }
     }
 
-    /// Returns whether this is not a placeholder. Placeholders replace values that a template cannot render, such as
-    /// bytes.
+    /// Returns false for a placeholder, which replaces a value that templates cannot render, such as bytes.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }

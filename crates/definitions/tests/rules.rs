@@ -1,5 +1,5 @@
-//! Tests that this crate behaves like lm-eval at commit `4e7e0d4`, one rule per test, with tiny rows.
-//! `tests/harness.rs` in this crate and `tests/lm_eval.rs` in the main crate compare with lm-eval itself.
+//! Tests for the rules in `RULES.md`, which describe lm-eval at commit `4e7e0d4`. `tests/harness.rs` in this crate and
+//! `tests/lm_eval.rs` in the main crate compare with lm-eval itself.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod metric;
