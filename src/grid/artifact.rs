@@ -183,7 +183,7 @@ fn default_costs() -> Vec<String> {
 }
 
 impl FigureEntry {
-    /// Checks the metrics of a Pareto figure.
+    /// Checks the metrics and costs of a Pareto figure.
     fn check_panels(&self) -> Result<()> {
         if self.metrics.is_empty() || self.costs.is_empty() {
             return reject("a Pareto figure has no panel", "at least one entry in `metrics` and in `costs`");
@@ -258,8 +258,8 @@ impl Description {
         Ok(Some(artifact))
     }
 
-    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed` for this. Figures of
-    /// other kinds have axes or labels that count layers.
+    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed`, and a figure the
+    /// kind `layers` or `pareto`, because other kinds count layers on their axes or labels.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         let kind = self.figure.as_ref().map(|figure| figure.kind);
@@ -294,7 +294,7 @@ impl Description {
         if let (Some(figure), Some(table)) = (pareto, &self.table)
             && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
         {
-            return reject(&format!("the figure draws `{other}`, which is not in the table"), "metrics of the table");
+            return reject(&format!("the figure draws `{other}`, which is not in the table"), "a metric of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return reject("the table is empty", "at least one entry in `rows` and in `metrics`");

@@ -172,7 +172,7 @@ impl<M: MethodAxis + ?Sized> Method<M> {
         Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })
     }
 
-    /// Returns the default options of a method, or no options if the method requires some.
+    /// Returns the default options of a method, or no options if it has required ones.
     pub fn defaults(name: &str) -> Options {
         Self::new(name, &Options::new()).map(|options| options.resolved).unwrap_or_default()
     }
@@ -244,7 +244,7 @@ fn format_method(name: &str, options: &Options) -> String {
     if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
 }
 
-/// Method as written, with a single value for each option.
+/// Method as written in the file, with a single value for each option.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct WrittenMethod {
     pub(super) name: String,
@@ -309,7 +309,7 @@ pub(super) fn build_methods<M: MethodAxis + ?Sized>(
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
-            // Name the method in the message if the same position yields several methods.
+            // Name the method in the message if several methods have the same position.
             let shared = written.iter().filter(|other| other.position == *position).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
             error.at(position.to_string())

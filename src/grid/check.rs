@@ -22,7 +22,7 @@ use super::{AxisChoice, validate};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
-/// Grid whose values have been validated individually. Its files have not been looked up yet.
+/// Grid with validated values, whose input files have not been located yet.
 #[derive(Debug)]
 pub(super) struct CheckedGrid {
     pub(super) name: String,
@@ -101,7 +101,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     Ok(CheckedGrid { name, axes, evaluate, search, definitions, resolved_definitions: used.resolved_definitions })
 }
 
-/// Rejects `latency` for rounded weights. Rounded weights are computed as floats, so the measured times and memory
+/// Rejects `latency` for rounded weights. Rounded weights are converted to floats for computation, so time and memory
 /// would not be those of the rounded types.
 fn check_no_latency(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounding().is_some() && !evaluate.latency.is_empty()) {
@@ -141,7 +141,7 @@ fn read_grid_name(root: &EntryPosition<'_>, schema: &Schema, file: &Path) -> Res
     Ok(name)
 }
 
-/// Reads the `search` key. If the `depth` axis is missing, the depths are taken from the budget.
+/// Reads the `search` key. If the `depth` axis is missing, sets it to the depths in the budget.
 fn read_search(root: &EntryPosition<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
@@ -228,7 +228,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
     }
     let (perplexity, corpora) = read_texts(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
-    // If the list is present, it must not be empty.
+    // An omitted list is valid, but an empty one is not.
     if entries.perplexity.explicit_values().is_some() {
         validate::check_values(&at.key("perplexity"), &perplexity)?;
     }

@@ -1,5 +1,5 @@
-//! Tasks in a grid that are given by lm-evaluation-harness definitions: the selected definitions and the locations of
-//! their rows.
+//! Tasks of a grid that use lm-evaluation-harness definitions: the selected definitions and the locations of their
+//! rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,7 +78,7 @@ impl DefinedColumn {
     }
 }
 
-/// Returns a column for each filter and metric of a definition. `name` is that of the task or group.
+/// Returns a column for each filter and metric of a definition. `name` is the name of the task or group.
 pub fn columns(name: &str, how: &TaskSettings, definition: &Definition) -> Vec<DefinedColumn> {
     let column = |filter: &str, kind: Kind| DefinedColumn {
         name: name.to_owned(),
@@ -240,7 +240,7 @@ impl ResolvedDefinitions {
     }
 }
 
-/// Rejects a definition if its output type or its generation settings are not supported.
+/// Rejects a definition with unsupported generation settings.
 fn check_supported(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
@@ -423,7 +423,7 @@ fn find_split_files(
     }
 }
 
-/// Returns the file as the data of the only split.
+/// Assigns a file to the only split.
 ///
 /// # Errors
 /// Fails if there are several splits.

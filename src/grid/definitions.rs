@@ -1,5 +1,4 @@
-//! Resolves the names used in a grid to entries and their files. A later step checks that the files of the names in use
-//! exist.
+//! Resolution of the names used in a grid to entries, and location of the entries' files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use crate::files::parts;
 use crate::model::{self, Config, WeightType};
 use crate::tasks::{TASKS, Task};
 
-/// Named entries in the grid, by kind.
+/// Entries that the grid uses, by name.
 #[derive(Debug)]
 pub(super) struct Definitions {
     pub(super) backbones: BTreeMap<String, NamedEntry<BackboneEntry>>,
@@ -88,8 +87,7 @@ impl EntrySources<'_> {
         Ok(data)
     }
 
-    /// Reads the entries of one kind that are in use. `read` rejects invalid entries and locates the files of the
-    /// others.
+    /// Reads the entries of one kind that are in use. `read` validates an entry and returns its source.
     fn read_each<'n, T: Clone>(
         &self,
         kind: EntryKind,
@@ -133,7 +131,7 @@ fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &EntryPosition
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
-    /// Directory of the model. The path is absolute or relative to the current directory.
+    /// Directory or GGUF file of the model. The path is absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
     pub layers: usize,
@@ -144,12 +142,12 @@ pub struct Backbone {
     /// checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
-    /// Rounding of the weights, if the `weights` axis derived the backbone from another one.
+    /// Rounding of the weights, or `None` if they are used as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<RoundedWeights>,
 }
 
-/// Rounding by which a backbone is derived from another one.
+/// Source and weight type of a backbone with rounded weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundedWeights {
     /// Name of the source backbone in the grid.
@@ -219,7 +217,7 @@ impl Corpus {
 
 fn read_layer_count(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
-    // Check the weights before the layer count is used. A bogus count such as 10^7 would produce too many cells.
+    // Compare the weights with the config, because a wrong layer count such as 10^7 would produce too many cells.
     model::check_weights(&config, folder)?;
     Ok(config.layers)
 }
@@ -253,7 +251,7 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
     let mut missing: Vec<(&InputRef, Error)> =
         needs.iter().filter_map(|need| Some((need, need.find(resolver).err()?))).collect();
     missing.retain(|(_, error)| error.kind() == ErrorKind::Missing);
-    // One hint covers all inputs that `fetch` provides.
+    // Combine the hints for all inputs that `ghostlab fetch` downloads.
     let single_hint = |need: &InputRef| input::fetch_hint(&[need], resolver);
     let fetched: Vec<&InputRef> = missing
         .iter()

@@ -12,8 +12,8 @@ use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
-/// Maximum number of decimals in a percentage. Enough for any layer count, and few enough that the arithmetic below
-/// cannot overflow.
+/// Maximum number of decimals in a percentage. Six suffice for any layer count, and the integer arithmetic cannot
+/// overflow.
 const MAX_DECIMALS: usize = 6;
 
 /// Deserialized depth, or the error about its value. [`read_depths`] adds the position to the error.
@@ -166,7 +166,6 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Descriptions of valid depths, used in messages.
 const EXPECTED_AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
 const EXPECTED_UNITS: &str =
     "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";

@@ -57,7 +57,7 @@ impl Default for TaskSettings {
 }
 
 impl TaskSettings {
-    /// Returns the settings without the document limit and subset, which do not distinguish metrics.
+    /// Returns the settings without the document limit and subset, which metric IDs omit.
     #[must_use]
     pub fn without_extent(&self) -> Self {
         Self { limit: None, draw: None, ..self.clone() }
@@ -81,7 +81,7 @@ impl fmt::Display for TaskSettings {
     }
 }
 
-/// Task to evaluate, with its settings. The task is either built in or given by an lm-evaluation-harness definition.
+/// Task to evaluate, with its settings. The task is built in or given by an lm-evaluation-harness definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenTask", into = "WrittenTask")]
 pub struct EvalTask {

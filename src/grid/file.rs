@@ -1,4 +1,4 @@
-//! Grid file whose text has been parsed. Grids with different profiles and overrides are built from the same tree.
+//! Parsed grid file, from which grids with different profiles and overrides are built.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl GridFile {
         let mut backbones = definitions::find_backbones(backbones, &resolver).map_err(absent)?;
         let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
-        // Keep only the inputs in use, because the others may be missing.
+        // Drop unused inputs, whose files may be missing.
         let mut evaluate = checked.evaluate;
         let mut resolved_definitions = checked.resolved_definitions;
         resolved_definitions.tasks.retain(|name, _| (shown.task)(name));
@@ -127,7 +127,7 @@ impl GridFile {
     /// Returns the search settings, if any. The inputs need not exist.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Grid::load`], except for errors that can be found only if the inputs exist.
+    /// Fails in the same cases as [`Grid::load`], except for errors that only the input files reveal.
     pub fn search(&self) -> Result<Option<Search>> {
         let MergedGrid { root, library, .. } = self.merge_layers(None, &[])?;
         Ok(check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?.search)
@@ -137,7 +137,7 @@ impl GridFile {
     /// inputs need not exist, and the grid is not expanded into cells.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Grid::load`], except for errors that can be found only if the inputs exist.
+    /// Fails in the same cases as [`Grid::load`], except for errors that only the input files reveal.
     pub fn needs(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<InputList> {
         let MergedGrid { root, library, profile, .. } = self.merge_layers(profile, overrides)?;
         let checked = check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?;
@@ -160,8 +160,8 @@ impl GridFile {
         let library = Library::for_grid(&self.path);
         let profile = profile::take_profile(&mut root, profile, &library)?;
 
-        // Apply the profile and the overrides to a preview to find out which files are needed. They are applied again
-        // after the files have been read.
+        // Apply the profile and the overrides to a preview to find the files that the grid needs. Apply them again
+        // after these files have been read.
         let mut preview = root.clone();
         if let Some(profile) = &profile {
             preview.merge(profile.changes.clone());

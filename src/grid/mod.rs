@@ -150,11 +150,10 @@ impl Grid {
         GridFile::from_text(text, path)?.grid(None, &[])
     }
 
-    /// Returns the JSON form of the grid for the record of a run. Overrides and defaults are filled in, and paths are
-    /// resolved.
+    /// Returns the grid as JSON, with overrides and defaults filled in and paths resolved.
     ///
     /// # Errors
-    /// Never fails for a loaded grid, which always has a JSON form.
+    /// Never fails for a loaded grid.
     pub fn resolved(&self) -> Result<Value> {
         serde_json::to_value(self)
             .map_err(|error| Error::bad_input("cannot write the grid as JSON").found(error.to_string()))
@@ -178,7 +177,7 @@ impl Grid {
     /// Loads a frozen grid.
     ///
     /// # Errors
-    /// Fails if the grid is not in the format of this version, or if a method is unknown.
+    /// Fails if the JSON comes from an incompatible version, or if a method is unknown.
     pub fn from_frozen(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("cannot read the frozen grid").found(error.to_string()))
@@ -199,7 +198,7 @@ pub struct InputList {
     grid: PathBuf,
     pub profile: Option<String>,
     overrides: Vec<String>,
-    /// Whether the grid evaluates anything.
+    /// Whether the grid evaluates any perplexity or task.
     pub scored: bool,
 }
 

@@ -84,7 +84,7 @@ impl KnownMethods {
         }
     }
 
-    /// Returns the beginning of a name, which neighbors have in common.
+    /// Builds the beginning of a name: backbone, criterion with depth, and recovery.
     fn build_base_name(&self, cell: &Cell) -> String {
         let name = replace_unsafe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
@@ -166,8 +166,7 @@ fn find_differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingP
         .collect()
 }
 
-/// Returns the number of neighbors that have the map in which a setting is. For a top-level setting, this is the number
-/// of all neighbors.
+/// Returns the number of neighbors with the map that contains a setting. Counts all neighbors for a top-level setting.
 fn parent_count(
     neighbors: &[&BTreeMap<(usize, Vec<String>), Value>],
     all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
@@ -200,8 +199,8 @@ fn count_distinct(neighbors: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &
         .len()
 }
 
-/// Builds a cell name that may collide with others. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives
-/// parts such as `finetune` and `finetune-seed-1`.
+/// Builds a cell name that need not be unique. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives parts
+/// such as `finetune` and `finetune-seed-1`.
 fn build_readable_name(base_name: &str, settings: &NameSettings, distinguishing: &BTreeSet<AxisSettingPath>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in settings.iter().filter(|(at, _)| distinguishing.contains(*at)) {
@@ -231,7 +230,7 @@ fn replace_unsafe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// Truncates a string that is too long, and appends digits of its hash.
+/// Truncates a string of more than `max_bytes`, and appends digits of its hash.
 fn truncate(text: &str, max_bytes: usize) -> String {
     match text.len() <= max_bytes {
         true => text.to_owned(),

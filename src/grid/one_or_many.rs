@@ -79,7 +79,7 @@ fn require_other_axes(layers: &Value, key: &str) -> Value {
     json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }
 
-/// Returns a reference to a definition that `schema_json` adds.
+/// Returns a reference to a schema definition that `schema_json` adds.
 fn definition_reference(name: &str) -> Schema {
     json_schema!({"$ref": format!("#/definitions/{name}")})
 }

@@ -24,7 +24,7 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = parse_override(text) {
-            // An override may fail because the file with the entry it changes has not been read yet.
+            // An override of an entry fails if the entry's file has not been read yet.
             let _ = assign(root, key, "", &node);
         }
     }
@@ -119,7 +119,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, path: &str, new: &YamlNod
     let end = rest.find(['.', '[']).unwrap_or(rest.len());
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
-        // Add the key, because the file may have omitted a default. The schema reports typos.
+        // Add the key, because the file may omit keys with defaults. Deserialization rejects unknown keys.
         entries.push(MapEntry { key: key.to_owned(), key_position: new.position.clone(), node: new.clone() });
         return Ok(());
     }

@@ -12,7 +12,7 @@ use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// Pattern that matches a cell if, on each axis with values in the pattern, the cell has one of them.
+/// Accepted values for some of the axes. A cell matches if it has one of them on each of these axes.
 #[derive(Debug)]
 pub(super) struct CellPattern {
     position: YamlPosition,

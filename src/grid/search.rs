@@ -1,4 +1,4 @@
-//! Items and budget of a search. They are read from the key `search`, which replaces `evaluate`.
+//! Settings of a search, read from the key `search`, which replaces `evaluate`.
 
 use std::fmt;
 
@@ -148,9 +148,7 @@ struct PromptEntry {
     decode: Option<usize>,
 }
 
-/// Default value of `alpha`.
 const DEFAULT_ALPHA: f64 = 0.05;
-/// Default value of `prompt`.
 const DEFAULT_PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
@@ -251,7 +249,7 @@ impl BudgetEntry {
     }
 }
 
-/// Reads a positive number followed by one of the units.
+/// Parses a positive number with a unit, and multiplies it by the unit's factor.
 fn parse_quantity(
     at: &EntryPosition<'_>,
     key: &'static str,

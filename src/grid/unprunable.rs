@@ -10,7 +10,7 @@ use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
 use crate::recovery::{self, Recovery, RepairTarget};
 
-/// Cell whose depth is rejected by its criterion or recovery, although it is below the number of layers.
+/// Cell that its criterion or recovery rejects, with the error.
 pub(super) struct UnprunableCell {
     cell: Cell,
     position: YamlPosition,
@@ -88,7 +88,7 @@ fn is_combinable(cell: &Cell) -> bool {
 }
 
 /// Removes the cells of a search that cannot be pruned, and records them in `search`. For each criterion, only depths
-/// in its own unit and recoveries that can repair its cuts are kept.
+/// in a unit that it supports and recoveries that can repair its cuts are kept.
 ///
 /// # Errors
 /// Fails if no cell remains for a backbone, or for a layer count that the budget requests.

@@ -25,7 +25,7 @@ pub(super) fn check_count(min: usize, found: usize, what: &str, position: &YamlP
     }
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{min} or more")).found(found.to_string());
-    // A window with a single token has no context from which to predict it.
+    // Only lengths of sequences and windows have the minimum 2.
     Err(if min == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
 }
 
@@ -42,7 +42,7 @@ pub(super) fn check_cell_count(lengths: &[usize], position: &YamlPosition) -> Re
         .hint("split the grid into several grids"))
 }
 
-/// Rejects a name that is not printable, or that contains `/`, which is used as a separator between names.
+/// Rejects a name that is not printable, or that contains `/`, which separates names.
 pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_printable(name) && !name.contains('/') {
         return Ok(());

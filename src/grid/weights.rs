@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// Value on the `weights` axis. `None` stands for the stored weights.
+/// Value on the `weights` axis. `None` means the stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
 

@@ -79,13 +79,13 @@ pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     Ok(root)
 }
 
-/// Parses YAML text. Messages refer to the text as `file`. The positions do not contain a file name, because serde
-/// cannot provide one.
+/// Parses YAML text. Messages refer to the text as `file`. Positions have an empty file name, because serde cannot
+/// provide one.
 pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     let options = serde_saphyr::options! {
         // Parse `no`, `on` and `off` as strings, because they may be names of recoveries or corpora.
         strict_booleans: true,
-        // The error message shows the line in its own format.
+        // `parser_error` adds the line to the message.
         with_snippet: false,
     };
     let tree: Spanned<Value> =

