@@ -1,6 +1,7 @@
 //! Measures throughput on multiple-choice tasks in documents per second. Compares the CPU engine with the method of
 //! common harnesses, which score one padded row per choice in batches of 16 and compute logits at every position. Both
-//! use the same backbone and kernels and run in interleaved rounds. Also measures the cost of a grid of nine variants.
+//! use the same backbone and kernels and run in interleaved rounds. Also times nine programs, one dense and eight
+//! pruned, relative to the dense one.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -80,12 +81,12 @@ struct Times {
     ours: f64,
     /// Fraction of `ours` that is spent in matrix products.
     in_products: f64,
-    /// Time to score all nine variants.
+    /// Time to score the documents with all nine programs.
     nine: f64,
 }
 
 impl Times {
-    /// Returns the best times of three interleaved rounds, because load from other programs can only slow a round down.
+    /// Returns the best times of three interleaved rounds, because other processes can only slow a round down.
     fn measure(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
         let mut best = Self { padded: f64::INFINITY, ours: f64::INFINITY, in_products: 0.0, nine: f64::INFINITY };
         for _ in 0..3 {
@@ -125,7 +126,8 @@ fn read_json(name: &str, shared: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap()
 }
 
-/// Returns the dense program and, for each of two cuts, one variant without a repair and three with operators.
+/// Returns the dense program and, for each of two removed spans, one program without an operator, one with a diagonal
+/// operator and two with dense operators.
 fn build_programs(decoder: &Decoder) -> Vec<Program> {
     let layers = decoder.config().layers;
     let channels = decoder.config().hidden;
@@ -144,7 +146,8 @@ fn build_programs(decoder: &Decoder) -> Vec<Program> {
     programs
 }
 
-/// Scores one row per choice. The rows are sorted by length and padded to the longest one in their batch of 16.
+/// Scores one row per choice, in batches of 16 rows sorted by length and padded to the longest. Returns the elapsed
+/// seconds and the scores.
 fn score_padded_rows(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<Score>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenizedChoice<'_>> = documents.iter().flatten().copied().collect();

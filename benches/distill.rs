@@ -1,5 +1,5 @@
-//! Measures how much time a fine-tuning step saves by reading `X_pre` and the teacher's top tokens instead of running
-//! the complete student and teacher.
+//! Measures how much time a fine-tuning step saves by reading the hidden states before the operator (`X_pre`) and the
+//! teacher's top tokens instead of running the complete student and teacher.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -13,7 +13,7 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the best time of five rounds in milliseconds, because load from other programs can only slow a round down.
+/// Returns the best time of five rounds in milliseconds, because other processes can only slow a round down.
 fn measure_milliseconds(mut work: impl FnMut()) -> f64 {
     work();
     (0..5)

@@ -1,5 +1,6 @@
-//! Measures the CPU throughput of both engines in tokens per second, for each dtype that they support. Runs the dense
-//! forward pass including the head, in interleaved rounds. Also profiles candle's operations.
+//! Measures the CPU throughput of the decoder and of the candle engine in tokens per second, for each dtype that they
+//! support. Runs the dense forward pass including the head, in interleaved rounds. Also profiles the candle operations
+//! of one layer.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -43,7 +44,7 @@ fn main() {
         .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
-        // Take the best of three interleaved rounds, because load from other programs can only slow a round down.
+        // Take the best of three interleaved rounds, because other processes can only slow a round down.
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {
@@ -59,7 +60,7 @@ fn main() {
     profile_operations(&config);
 }
 
-/// Times the dense backbone while it scores windows, as it does in a run.
+/// Returns the seconds that the dense backbone takes to score windows of `window` tokens for perplexity.
 fn time_scoring(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();

@@ -2,8 +2,8 @@
 //! second. Also measures the fraction of time spent in matrix products.
 //!
 //! `cargo bench --bench forward [-- BACKBONE_FOLDER]`. For realistic widths, `ghostlab-tiny random --like llama-3.1-8b
-//! --layers 2 FOLDER` writes a two-layer backbone. Measuring it takes 6 GB of memory and uses fewer tokens and only one
-//! round.
+//! --layers 2 FOLDER` writes a two-layer backbone. Such a backbone needs 6 GB of memory, and is measured in one round
+//! of 2,048 tokens instead of three of 8,192.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn main() {
             continue;
         }
         let batches: Vec<Batch> = ids.chunks(batch).map(|ids| Batch::windows(ids.chunks(window))).collect();
-        // Take the best round, because load from other programs can only slow a round down.
+        // Take the best round, because other processes can only slow a round down.
         let load = Load::windows(ids.len(), window);
         let flops = trie.flops(&config, &load).shared;
         let mut best = vec![(f64::INFINITY, 0.0); all.len()];

@@ -1,8 +1,8 @@
-//! Measures decoding speed by batch size, in tokens per second and relative to memory bandwidth. The latter compares
-//! the weight bytes read per second with the copy bandwidth of all threads.
+//! Measures decoding speed by batch size, in tokens per second and relative to memory bandwidth. The latter divides the
+//! weight bytes read per second by the copy bandwidth of all threads.
 //!
 //! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. For realistic widths, write a backbone with `ghostlab-tiny
-//! random --like llama-3.1-8b --layers 2 FOLDER`. Copying and decoding alternate, so that load from other programs
+//! random --like llama-3.1-8b --layers 2 FOLDER`. Copying and decoding alternate, so that load from other processes
 //! slows both.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
@@ -58,7 +58,7 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
     (config.layers as u64 * of_layer + c * config.vocab as u64) * size
 }
 
-/// Times `steps` decoding steps, each with one token per sequence.
+/// Returns the seconds for `steps` decoding steps after the prompts, each with one token per sequence.
 fn time_decoding(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.start_decoding(trie).unwrap();
     let vocab = decoder.config().vocab;

@@ -1,4 +1,4 @@
-//! Measures the wall time of a grid with shared computation, compared with running one variant at a time.
+//! Compares the wall time of a grid run, whose cells share computation, with separate runs of each cell.
 //!
 //! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]` runs `tests/real/english.yaml` by default. The key-value pairs
 //! work like `--set`.
@@ -27,7 +27,7 @@ fn main() {
     let file = files.first().map_or(root.join("tests/real/english.yaml"), PathBuf::from);
     let grid = Grid::load(&file, None, &overrides).unwrap();
     let seconds = |cells: &[Cell]| {
-        // Use a separate store, so that nothing is reused from an earlier round.
+        // Start each run with an empty store, so that it reuses no artifacts.
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };

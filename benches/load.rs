@@ -54,7 +54,7 @@ fn main() {
     let bytes = write_backbone(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
-    // Take the best of three rounds, because load from other programs can only slow a round down.
+    // Take the best of three rounds, because other processes can only slow a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("naive loader", &|| drop(load_naively(&file, bytes, &tensors))),

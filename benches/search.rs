@@ -1,9 +1,9 @@
-//! Simulates the races of `ghostlab search` on stored scores in many item orders. Measures how often a race loses the
-//! best candidate, and how many items it scores.
+//! Simulates the races of `ghostlab search` on stored scores in many item orders. Measures how often a race eliminates
+//! the best candidate, and how many items it scores.
 //!
-//! `cargo bench --bench search [-- SEEDS FOLDER …]` simulates 200 orders of the recorded runs by default. Each folder
-//! must be a results folder with `numbers.json` and `run.json`. For a given folder, the candidates of all depths also
-//! race together. `docs/search.md` explains the numbers in `benches/results/simulated/search.csv`.
+//! `cargo bench --bench search [-- SEEDS FOLDER …]` simulates 200 orders of the recorded results by default. Each
+//! folder must be a results folder with `numbers.json` and `run.json`. If folders are given, the candidates of all
+//! depths also race together. `docs/search.md` explains the numbers in `benches/results/simulated/search.csv`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::collections::BTreeMap;

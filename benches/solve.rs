@@ -19,11 +19,11 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Number of rounds in which each measurement runs once. The best round counts, because load from other programs can
+/// Number of rounds in which each measurement runs once. Only the best round is reported, because other processes can
 /// only slow a round down.
 const ROUNDS: usize = 7;
 
-/// Table row: label, minimum number of floating-point operations, best time so far.
+/// Table row: label, minimum number of floating-point operations, and best time so far in seconds.
 struct Line {
     what: &'static str,
     operations: f64,
@@ -85,7 +85,7 @@ fn random_matrix(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     .collect()
 }
 
-/// Times the steps of solving for a map of `c` channels.
+/// Times the steps of solving for an operator of `c` channels.
 fn measure_solving(c: usize) {
     let (pre, post) = (random_matrix(c, c, 1), random_matrix(c, c, 2)); // [C, C] each, as many rows as channels
     let x = to_f64(&pre);

@@ -10,7 +10,7 @@ use crate::name::FileName;
 use crate::repo::{Repo, Source};
 use crate::token::Token;
 
-/// Reason for the failure of a request.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
     /// Temporary failure. A retry may succeed after the delay that the Hub requested in `retry_after`.
@@ -40,7 +40,7 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) token: Option<&'a Token>,
 }
 
-/// Maximum length of remote text in a message, in characters.
+/// Maximum length of response text quoted in a message, in characters.
 const MAX_QUOTED_CHARS: usize = 300;
 
 impl RequestContext<'_> {
@@ -57,7 +57,7 @@ impl RequestContext<'_> {
         page_url(self.endpoint, &self.source.repo)
     }
 
-    /// Hides the token in remote text, truncates the text, and makes it printable.
+    /// Makes response text safe to quote: redacts the token, truncates the text, and escapes control characters.
     pub(crate) fn sanitize_remote_text(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.redact(text));
         printable(&hidden.chars().take(MAX_QUOTED_CHARS).collect::<String>()).replace('\n', " ")

@@ -20,7 +20,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens a cache. `symlinks` decides whether snapshots contain links to blobs or the files themselves.
+    /// Creates a handle to the cache in folder `root`. If `symlinks` is false, snapshots contain the files themselves
+    /// instead of links to blobs.
     pub fn new(root: PathBuf, symlinks: bool) -> Self {
         Self { root, symlinks }
     }
@@ -34,7 +35,8 @@ impl Cache {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
 
-    /// Returns the path of a file at a commit, if it is cached with the expected size. `None` accepts any size.
+    /// Returns the path of a file at a commit, if it is cached with a size of `bytes`, or with any size if `bytes` is
+    /// `None`.
     pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
         let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
@@ -60,8 +62,8 @@ impl Cache {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
-    /// Stores the commit to which a revision points. A stored commit is replaced only if `is_newest` is set, i.e. if
-    /// `commit` is the current head of the branch. A pinned commit may be older.
+    /// Stores the commit to which a revision points. Replaces a stored commit only if `is_newest` is set, i.e. if
+    /// `commit` is the current branch head rather than a pinned and possibly older commit.
     pub(crate) fn store_commit(&self, source: &Source, commit: &Commit, is_newest: bool) -> Result<()> {
         let path = self.ref_path(source);
         if source.commit().is_some() || self.commit(source).is_some_and(|known| !is_newest || known == *commit) {

@@ -147,7 +147,8 @@ impl Hub {
                     Ok(()) => return Ok(received),
                     Err(found) => {
                         self.restart(transfer, "hash mismatch", control)?;
-                        // Bytes from an earlier attempt may be wrong, so download the whole file once more.
+                        // The first mismatch may be caused by bytes from an earlier run, so download the whole file
+                        // once more.
                         if had_mismatch {
                             let error =
                                 Error::damaged("a downloaded file differs from the expected one and was deleted");

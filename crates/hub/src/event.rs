@@ -6,14 +6,14 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// The fetch is planned. `files` and `bytes` are the totals of the files that are not cached. `here` of these bytes
-    /// are already present from an earlier attempt.
+    /// The fetch starts. `files` is the number of files that are not cached, and `bytes` their total size. `here` of
+    /// these bytes are already present from an earlier attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
     /// The download of a file starts. Its first `here` bytes are already present.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
-    /// Part of a file was received. `bytes` counts the bytes since the last event.
+    /// Bytes of a file were received. `bytes` is their number since the last event.
     FetchAdvanced { file: String, bytes: u64 },
-    /// The received part of a file is unusable, so its download restarts.
+    /// The received bytes of a file are unusable, so its download restarts.
     FetchRestarted { file: String, why: String },
     /// A file is complete, verified and in the cache.
     Fetched { file: String, bytes: u64 },

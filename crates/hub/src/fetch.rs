@@ -37,7 +37,7 @@ const RESERVED_DISK_BYTES: u64 = 64 << 20;
 
 impl Hub {
     /// Downloads the files that are not cached. With `hash`, also verifies the SHA-256 of cached files and downloads
-    /// mismatches again.
+    /// mismatching files again.
     ///
     /// # Errors
     /// Fails if the free disk space is too small, a file is missing or damaged in offline mode, or `stop` is set.

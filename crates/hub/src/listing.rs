@@ -22,7 +22,7 @@ const MAX_LISTING_PAGES: usize = 1000;
 pub(crate) struct ListedFile {
     pub(crate) name: FileName,
     pub(crate) bytes: u64,
-    /// Content hash, for large files only.
+    /// SHA-256, which the Hub lists only for large files.
     pub(crate) sha256: Option<ContentHash>,
     /// Name of the blob in the cache, which is the SHA-256 or the Git hash of the file.
     pub(crate) blob: BlobName,
@@ -42,7 +42,7 @@ enum ListingEntry {
         oid: BlobName,
         lfs: Option<LargeFile>,
     },
-    /// Folder, or an entry type that this version does not know.
+    /// Folder or unknown entry type.
     #[serde(other)]
     Other,
 }
@@ -58,7 +58,7 @@ pub(crate) fn percent_encode(part: &str) -> String {
 }
 
 impl Hub {
-    /// Requests the current commit of a revision.
+    /// Returns the current commit of a revision on the Hub. A full commit hash needs no request.
     pub(crate) async fn fetch_commit(&self, source: &Source, control: FetchControl<'_>) -> Result<Commit> {
         if let Some(commit) = source.commit() {
             return Ok(commit);

@@ -183,7 +183,7 @@ impl PartialFile {
         }
     }
 
-    /// Renames a complete file to its final path.
+    /// Flushes a complete file to disk and renames it to `path`.
     pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
         self.file.sync_all().map_err(|error| cache_error("write", &self.owned_path, &error))?;
         fs::rename(&self.owned_path, path).map_err(|error| cache_error("write", path, &error))?;

@@ -40,8 +40,8 @@ pub struct FetchPlan {
 pub struct PlannedRepo {
     pub source: Source,
     pub commit: Commit,
-    /// Whether the commit comes from the lock. Otherwise it is the current commit according to the Hub, or to the cache
-    /// if offline.
+    /// Whether the commit comes from the lock. Otherwise it is the current commit of the revision on the Hub or, if
+    /// offline, in the cache.
     pub locked: bool,
     pub files: Vec<PlannedFile>,
 }
@@ -183,7 +183,7 @@ impl Hub {
         })
     }
 
-    /// Resolves a request without the network, from the lock or else from the last fetch.
+    /// Resolves a request without the network: from the lock if it pins the repository, and otherwise from the cache.
     ///
     /// # Errors
     /// Fails if a pattern matches no file in the lock or the cache.
@@ -215,7 +215,7 @@ impl Hub {
         )
     }
 
-    /// Resolves a request from the last fetch in the cache.
+    /// Resolves a request from the cached snapshot of the last fetch.
     fn resolve_cached(&self, request: &RepoFiles) -> Result<PlannedRepo> {
         let source = &request.source;
         let root = self.cache.root();
@@ -271,7 +271,7 @@ impl Hub {
         })
     }
 
-    /// Resolves a request against a set of known files, and adds their cache state.
+    /// Selects the requested files among `known_files`, and looks them up in the cache.
     fn plan_files(
         &self,
         request: &RepoFiles,

@@ -23,7 +23,7 @@ use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
-/// Returns the requests to any host for the content of a file.
+/// Returns the received requests for the content of a file.
 fn get_requests(server: &FakeHub, file: &ServedFile) -> Vec<Request> {
     server
         .requests()

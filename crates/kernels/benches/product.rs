@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// Measures the throughput of one shape in GFLOP/s per thread.
+/// Returns the throughput of one shape in GFLOP/s per thread.
 fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = random_panels::<K>(inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
@@ -62,7 +62,7 @@ fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> 
     (2 * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
 }
 
-/// Fills all columns of all panels with the same random column.
+/// Returns packed weights in which all columns are the same random column.
 fn random_panels<K: PackedFormat>(inner: usize, outer: usize) -> Panels<K> {
     let mut panel = vec![K::Word::default(); Panels::<K>::panel_words(inner)];
     let column = noise(inner);

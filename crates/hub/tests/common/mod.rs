@@ -97,7 +97,7 @@ impl Answer {
     }
 }
 
-/// File of the fake Hub.
+/// File on the fake Hub.
 #[derive(Debug, Clone)]
 pub struct ServedFile {
     pub name: String,
@@ -245,7 +245,7 @@ impl FakeRepo {
         let answer = (self.fault)(&request, before, self.answer(&request));
         answer.send(&request.method, &mut stream).ok();
         stream.shutdown(std::net::Shutdown::Write).ok();
-        // Read the remaining data, because closing the socket otherwise discards sent bytes.
+        // Drain the socket, because closing it with unread data discards sent bytes.
         let mut rest = [0; 64];
         stream.set_read_timeout(Some(Duration::from_millis(200))).ok();
         while stream.read(&mut rest).is_ok_and(|read| read > 0) {}
