@@ -1,4 +1,4 @@
-//! Performance-critical numerical kernels on plain slices, independent of models, files and messages.
+//! Performance-critical numerical kernels on plain slices, independent of model formats and files.
 //!
 //! This crate is compiled as one codegen unit, so that each kernel is optimized as a whole. The other crates are split
 //! for fast rebuilds. Public functions called per block of rows are not generic, because generic functions are compiled
@@ -7,7 +7,7 @@
 //! ```
 //! use ghostlab_kernels::linalg::solve::NormalEquations;
 //!
-//! // y = 2·x₀ and 3·x₁ for two tokens and two channels, so M is diagonal.
+//! // For two tokens and two channels, y = (2·x₀, 3·x₁), so the solution M is diagonal.
 //! let mut equations = NormalEquations::new(2);
 //! equations.add(&[1.0, 0.0, 0.0, 1.0], &[2.0, 0.0, 0.0, 3.0]);
 //! let solved = equations.solve(0.0).unwrap();

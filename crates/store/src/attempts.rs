@@ -1,5 +1,5 @@
-//! Failed attempts at jobs, with reasons. They bound the number of retries across all processes and let
-//! `ghostlab status` explain unfinished work.
+//! Records of failed attempts at jobs. They limit the number of retries across all processes and let `ghostlab status`
+//! explain unfinished work.
 //!
 //! Each attempt is a separate file, written atomically, so no process modifies another's files. Attempts are grouped by
 //! the lease name of the job, or by the hash of the object that could not be computed.

@@ -118,8 +118,7 @@ impl Draft {
         self.publish(&path, destination, &keep).map(drop)
     }
 
-    /// Moves a finished file or folder into place. Returns whether it was moved. If an existing object is kept instead,
-    /// returns false.
+    /// Moves a finished file or folder into place. Returns false if an existing object was kept instead.
     fn publish(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);

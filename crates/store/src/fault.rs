@@ -1,7 +1,7 @@
 //! Fault injection for tests. `GHOSTLAB_FAULT` lists faults: `no-links` (a file system without hard links),
-//! `link-made-and-denied` (a hard link that is created although the call fails), `kill@commit:3` (abort when the point
-//! is reached for the third time), `panic@score:1`, `stop@score:2` (like Ctrl-Z), `slow@score:200` (delay in
-//! milliseconds each time). Each fault can also occur in production. No fault affects which results are accepted or
+//! `link-made-and-denied` (a hard link that is created although the call fails), `kill@commit:3` (abort when fault
+//! point `commit` is reached for the third time), `panic@score:1`, `stop@score:2` (like Ctrl-Z), `slow@score:200`
+//! (sleep 200 ms each time). Each fault can also occur in production. No fault affects which results are accepted or
 //! stored.
 
 use std::collections::HashMap;

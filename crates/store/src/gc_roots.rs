@@ -21,7 +21,7 @@ pub(super) struct GcRoots {
 /// Number of pins per hash.
 type PinnedObjects = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// Guard that protects objects from garbage collection in other threads of this process.
+/// Guard that prevents other threads of this process from garbage-collecting objects.
 pub struct Pin {
     hashes: Vec<String>,
     pinned: PinnedObjects,
@@ -68,7 +68,7 @@ impl GcRoots {
         }
         let path = list_path(root, process);
         let lines: String = new_hashes.iter().map(|hash| format!("{hash}\n")).collect();
-        // The file is closed after each write so that other machines see it.
+        // `append` closes the file, so that other machines see the change.
         self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
         recorded.hashes.extend(new_hashes.into_iter().map(str::to_string));
         recorded.file = path;

@@ -1,7 +1,6 @@
-//! Causal attention within segments and their prefixes, in blocks of queries. Fully masked key blocks are skipped.
+//! Causal attention within [`Segments`] and their prefixes, in blocks of queries. Fully masked key blocks are skipped.
 //!
-//! Only the scores of one query block are materialized, and they stay in cache. Products use `gemm`. This module adds
-//! rotary embeddings, the softmax and the mask.
+//! Only the scores of one query block are materialized, so that they stay in cache. [`gemm`] computes the products.
 
 use std::ops::Range;
 
@@ -26,7 +25,7 @@ pub struct AttentionParams<'a> {
     pub key_norm: Option<Norm<'a>>,
     /// Maximum number of tokens that a query attends to, including itself.
     pub window: usize,
-    /// Factor applied to the scores before the soft cap `cap`.
+    /// Factor applied to the scores before the soft cap.
     pub scale: f32,
     pub cap: Option<f32>,
     /// Kernels for bf16 products (queries by keys and weights by values). `None` selects f32.
@@ -34,7 +33,7 @@ pub struct AttentionParams<'a> {
 }
 
 impl AttentionParams<'_> {
-    /// Returns the widths of a row's queries and keys.
+    /// Returns the numbers of query channels and key channels per row.
     pub(super) fn widths(&self) -> (usize, usize) {
         (self.query_heads * self.head_dim, self.kv_heads * self.head_dim)
     }
@@ -175,8 +174,8 @@ fn compute_masked_numerators(
             if let Some(cap) = cap {
                 simd::soft_cap(visible, cap);
             }
-            // Masked keys are the part of the prefix outside the window, and the rows of the block's range that precede
-            // the query's segment or window.
+            // Masked keys are the prefix rows before the window, and the rows of the block's range before the query's
+            // segment or window.
             let unseen = [0..starts[row].prefix, before..before + starts[row].segment_start - start];
             unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
             *sum = simd::softmax_numerators(visible);
@@ -186,7 +185,7 @@ fn compute_masked_numerators(
     });
 }
 
-/// Block of queries that share a prefix, together with its rows of the output.
+/// Block of queries that share a prefix, and the output rows for these queries.
 pub(super) struct QueryBlock<'a> {
     pub(super) out: &'a mut [f32],
     /// Batch row of the first query.

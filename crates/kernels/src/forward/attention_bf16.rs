@@ -1,8 +1,8 @@
 //! Attention with both products in bf16. Queries, keys, softmax numerators and values are rounded to bf16. Sums and the
 //! softmax are f32.
 //!
-//! Keys and values of a segment are packed once for all query blocks. Pairs along the keys start at the segment's first
-//! key, so that a query's result does not depend on other segments of the batch.
+//! Keys and values of a segment are packed once for all query blocks. Pairs of keys start at the segment's first key,
+//! so that a query's result does not depend on other segments of the batch.
 
 use std::ops::Range;
 
@@ -203,7 +203,7 @@ fn pack_segments(
         .collect()
 }
 
-/// A batch with packed keys and values.
+/// Batch with packed keys and values.
 struct PackedBatch<'a> {
     kernels: Bf16Kernels,
     /// Rotated queries and keys `[tokens, (H + K)·D]`.

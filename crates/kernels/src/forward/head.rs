@@ -11,8 +11,8 @@ use crate::linalg::simd;
 /// Number of tokens per tile of logits. A tile fits into a core's cache regardless of the vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
-/// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
-/// depend on this number.
+/// Returns the number of rows per tile of logits. Taller tiles read the weights less often. Results do not depend on
+/// this number.
 pub(super) fn tile_rows() -> usize {
     const LARGE_L2_BYTES: usize = 2 << 20;
     if l2_cache_bytes() >= LARGE_L2_BYTES { 256 } else { 128 }

@@ -180,7 +180,7 @@ pub(super) fn direct_residual<'a>(output_norm: Option<Norm<'_>>, residual: Optio
 /// would have to wait if one thread initialized all blocks.
 ///
 /// # Panics
-/// Panics if `initial_rows` has another size than the result.
+/// Panics if the lengths of `initial_rows` and the result differ.
 pub(super) fn compute_blocks(
     x: &[f32],
     inner: usize,

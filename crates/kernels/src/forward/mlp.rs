@@ -74,7 +74,8 @@ impl Activation {
 
 impl Mlp<'_> {
     /// Computes `act(x·G) * (x·U)` in pieces of columns, so that the inputs of the activation stay in the L2 cache.
-    /// Returns `None` if they are small enough for one piece or if the weights cannot be divided.
+    /// Returns `None` if the inputs fit into one piece, the weights are not packed, or `F` is not a multiple of the
+    /// panel width.
     ///
     /// # Shapes
     /// `x [rows, C]`, result `[rows, F]`.

@@ -99,8 +99,8 @@ pub struct Prediction {
 pub struct Segments<'a> {
     /// Rows of each segment, in order and without gaps.
     pub rows: &'a [Range<usize>],
-    /// Parent of a segment that continues another segment. The segment also attends to all rows of its parent. Children
-    /// directly follow their parent. A parent must not have a parent itself.
+    /// Index of each segment's parent, if the segment continues another one. It then also attends to all rows of its
+    /// parent. Children directly follow their parent. A parent must not have a parent itself.
     pub parents: &'a [Option<usize>],
 }
 

@@ -1,5 +1,4 @@
-//! Reusable buffers for intermediate results, with one pool per thread. Fresh memory would have to be zeroed for each
-//! task.
+//! Reusable buffers for intermediate results, with one pool per thread. Reuse avoids zeroing fresh memory in each task.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

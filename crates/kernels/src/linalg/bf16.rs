@@ -1,8 +1,9 @@
 //! Products with bf16 weights. Rows and weights are rounded to bf16, and their products are summed in f32.
 //!
-//! A `u32` word of weights contains two consecutive bf16 values along `inner` (`2k` and `2k + 1`). This is the operand
-//! format of `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the product of
-//! `2k + 1` before that of `2k`. Results are therefore bitwise equal on all processors, except for numbers below 1e-38.
+//! A `u32` word of weights contains the bf16 values `2k` and `2k + 1` along the input dimension `inner`. This is the
+//! operand format of `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the
+//! product of `2k + 1` before that of `2k`. Results are therefore bitwise equal on all processors, except for denormal
+//! numbers (below 1.2e-38), which `VDPBF16PS` treats as zero.
 
 use super::amx;
 use super::bf16_tile::Bf16Tile;
@@ -12,10 +13,10 @@ use super::pairs::{padded_stride, push_bf16_pairs, unpack_bf16_pair};
 use super::panels::{LANES, PackedFormat, PanelPiece, ROWS, TileOutput, pack_panel};
 use super::simd;
 
-/// Marker type for bf16 weights, stored as pairs in one word.
+/// Marker type for bf16 weights, stored as one pair per word.
 pub struct Bf16;
 
-/// Rows in the bf16 format of this processor's kernels.
+/// Left operand in the bf16 format of this processor's fastest kernel.
 pub struct Bf16Rows {
     words: Vec<u32>,
     row_words: usize,
@@ -95,7 +96,7 @@ impl Bf16Kernels {
         }
     }
 
-    /// Returns the number of rows that the kernel multiplies at a time.
+    /// Returns the maximum number of rows per tile of the kernel.
     pub fn tile_rows(self) -> usize {
         match self {
             Self::Portable => ROWS,

@@ -10,8 +10,8 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows packed as bf16 pairs: each word holds two consecutive values. If values are split into several bf16 parts (see
-/// `bf16_split`), a word holds the same part of both.
+/// Rows packed as bf16 pairs: each word contains two consecutive values. If values are split into several bf16 parts
+/// (see `bf16_split`), a word contains the same part of both values.
 pub struct PairRows {
     pub(super) words: Vec<u32>,
     pub(super) row_words: usize,

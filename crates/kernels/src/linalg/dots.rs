@@ -12,7 +12,7 @@ use super::view::{MatrixView, MatrixViewMut, Update};
 const LANES: usize = 16;
 /// Maximum number of output elements for which the `gemm` crate uses dot products.
 const MAX_ELEMENTS: usize = 16 * 16;
-/// Number of products that the `gemm` crate sums at a time.
+/// Maximum number of products that the `gemm` crate sums in one piece.
 const PIECE: usize = 1024;
 
 /// Multiplies two small matrices with contiguous rows of `a` and columns of `b`, and updates `destination`. Returns
@@ -80,7 +80,7 @@ fn has_fma() -> bool {
     }
 }
 
-/// Computes `Σ x·y` in sixteen partial sums. Then repeatedly adds the upper half of the sums to the lower half.
+/// Computes `Σ x·y` in sixteen partial sums, which are reduced by repeatedly adding the upper half to the lower half.
 #[inline(always)]
 fn dot(x: &[f32], y: &[f32]) -> f32 {
     let mut parts = [0.0f32; LANES];

@@ -79,8 +79,8 @@ pub fn gemm_parallel<T: Element>(
     multiply(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
-/// Number of rows of the triangle that [`gram_parallel`] computes at a time. The number is large enough for full speed,
-/// and small enough to waste little work below the diagonal.
+/// Number of rows per band in [`gram_parallel`]. It is large enough for full speed, and small enough to waste little
+/// work below the diagonal.
 const GRAM_BAND_ROWS: usize = 256;
 
 /// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product.
@@ -90,7 +90,7 @@ const GRAM_BAND_ROWS: usize = 256;
 /// `x [rows, columns]`, `destination [columns, columns]`.
 ///
 /// # Panics
-/// Panics if `destination` has another size.
+/// Panics if the length of `destination` is not `columns²`.
 pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize) {
     assert!(destination.len() == columns * columns, "the Gram matrix has the wrong order");
     let rows = x.len() / columns;

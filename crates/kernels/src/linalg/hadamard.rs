@@ -26,7 +26,7 @@ const BASES: [(usize, &str); 7] = [
 
 /// Number of f32 lanes per vector register.
 const LANES: usize = 16;
-/// Number of terms that the base product adds at a time. It must divide every base order.
+/// Number of terms that the base product adds per iteration. It must divide every base order.
 const BASE_PRODUCT_TERMS: usize = 4;
 
 /// Returns whether a Hadamard matrix of this order is supported.

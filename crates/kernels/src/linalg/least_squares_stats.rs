@@ -1,4 +1,4 @@
-//! Statistics of normal equations: the error of a map, the best low-rank map, and canonical correlations.
+//! Statistics of normal equations: the error of a linear map, the best low-rank map, and canonical correlations.
 
 use faer::{MatRef, Side};
 
@@ -7,12 +7,13 @@ use super::solve::NormalEquations;
 use super::solve_error::Result;
 use super::transpose::transpose;
 
-/// Low-rank map as two row-major factors, `down [C, r]` and `up [r, C]`.
+/// Low-rank linear map as two row-major factors, `down [C, r]` and `up [r, C]`.
 #[derive(Debug)]
 pub struct LowRankFactors {
     pub down: Vec<f64>,
     pub up: Vec<f64>,
-    /// Fraction of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including the ridge.
+    /// Fraction of the squared norm of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including
+    /// the ridge.
     pub fraction: f64,
 }
 
@@ -35,7 +36,7 @@ impl NormalEquations {
     pub fn loss_change(&self, map: &[f64]) -> f64 {
         let c = self.channels;
         let mut image = vec![0.0; c * c]; // XᵀX·M
-        // Fill in the lower triangle.
+        // Mirror the upper triangle, because `self.gram` does not store the lower one.
         let gram = (0..c * c)
             .map(|index| self.gram[(index / c).min(index % c) * c + (index / c).max(index % c)])
             .collect::<Vec<f64>>();
@@ -84,8 +85,8 @@ impl NormalEquations {
     /// the upper triangle of `YᵀY`. `source_squared_norm` is the squared norm of the f32 values from which `Y` was
     /// computed.
     ///
-    /// The correlations are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so the sum of their squares is
-    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
+    /// The correlations are the singular values of `(XᵀX)^(−½)·XᵀY·(YᵀY)^(−½)`, so the sum of their squares is
+    /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the linear map from `X` to `Y` times the map from `Y` to `X`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::solve_minimum_norm`].

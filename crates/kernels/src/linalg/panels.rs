@@ -114,8 +114,8 @@ pub trait PackedFormat: Sized {
     /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
 
-    /// Returns the number of weights along `inner` per sweep. A sweep multiplies this part of the rows by all panels,
-    /// so that a short part stays in cache. The default is a single sweep. Results do not depend on this number.
+    /// Returns the number of weights along `inner` per sweep. A sweep multiplies these columns of the rows by all
+    /// panels, so that few columns stay in cache. The default is a single sweep. Results do not depend on this number.
     fn sweep_depth(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
@@ -342,7 +342,7 @@ pub fn matmul_few_rows<K: PackedFormat>(
 /// `rows [height, inner]`, `destination [height, range.len()]`.
 ///
 /// # Panics
-/// Panics if the range does not start at a panel, or `destination` has another size.
+/// Panics if the range does not start at a panel, or the length of `destination` is not `height * range.len()`.
 pub fn matmul_columns<K: PackedFormat>(
     destination: &mut [f32],
     into: Update,
@@ -382,7 +382,7 @@ pub fn matmul_columns<K: PackedFormat>(
                 K::multiply(rows, height, piece, TileOutput::new(&mut destination[start..], [lanes, width], adds));
                 continue;
             }
-            // The last panel is wider than the remaining columns.
+            // The last panel is wider than the remaining columns, so multiply into a temporary tile.
             let mut tile = vec![0.0; height * lanes];
             for (row, tile) in destination.chunks_exact(width).zip(tile.chunks_exact_mut(lanes)) {
                 tile[..wide].copy_from_slice(&row[start..start + wide]);

@@ -12,7 +12,8 @@ use super::solve_error::{Result, SolveError};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 
-/// Number of f32 rows converted at a time. It is large enough for full speed, and small enough to need little memory.
+/// Number of f32 rows per block that is converted to f64: large enough for full speed, small enough to need little
+/// memory.
 const CONVERTED_ROWS: usize = 1024;
 /// Maximum order for which all eigenvalues are always computed, which takes less than a second. For larger systems,
 /// only the extreme eigenvalues are computed if they suffice.
@@ -59,8 +60,8 @@ impl NormalEquations {
         }
     }
 
-    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as a stream minus its
-    /// mean. Directions of `X` below the rounding error of these numbers are ignored.
+    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as hidden states minus
+    /// their mean. Directions of `X` below the rounding error of these numbers are ignored.
     pub fn set_source_squared_norm(&mut self, squares: f64) {
         self.source_squared_norm = squares;
     }

@@ -1,6 +1,6 @@
 //! Errors from linear solvers.
 
-/// Reason for the failure to solve a linear system.
+/// Reason why a linear system could not be solved.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SolveError {
     /// The value at the given location is infinite or NaN.

@@ -43,8 +43,8 @@ impl Spectrum {
 /// The sums are rounded in f64 relative to `λ₁`, so a singular value below √(C·ε)·σ₁ is lost: 1.2e-7·σ₁ up to C = 64,
 /// 9.5e-7·σ₁ at C = 4096. To resolve smaller singular values, factor `X` itself
 /// ([`StreamingQr`](super::streaming_qr::StreamingQr)). The terms were computed in f32, so directions below the total
-/// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (a
-/// stream minus its mean), this second bound dominates.
+/// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (hidden
+/// states minus their mean), this second bound dominates.
 pub(super) fn rank_cutoff(channels: usize, greatest: f64, source_squared_norm: f64) -> f64 {
     let rounding = F32_ROUNDING_ULPS * f64::from(f32::EPSILON);
     (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * source_squared_norm)

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Once;
 
-/// Dimensions and number of the tile registers.
+/// Dimensions of a tile register, and number of tile registers.
 const ROW_BYTES: usize = 64;
 const ROWS: usize = 16;
 const TILES: usize = 8;
@@ -87,7 +87,7 @@ impl Instruction {
         let byte = |offset: usize| unsafe { *start.add(offset) };
         let first = byte(1);
         let second = byte(2);
-        // Opcode map 0F38, W0, 128 bits.
+        // Require opcode map 0F38, W0 and a vector length of 128 bits.
         if byte(0) != 0xc4 || first & 0x1f != 2 || second & 0x84 != 0 {
             return None;
         }

@@ -1,8 +1,8 @@
 //! bf16 products on the tile registers of Intel AMX.
 //!
-//! Rows of pairs serve as left operands without conversion. A panel `[width, 32]` contains two right operands side by
-//! side. The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The
-//! result of a row does not depend on other rows, their number, or the blocking. Even a single row is multiplied on
+//! Rows of bf16 pairs serve as left operands without conversion. A panel `[lines, 32]` contains two right operands side
+//! by side. The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits.
+//! The result of a row does not depend on other rows, their number, or the blocking. Even a single row is multiplied on
 //! tile registers, because vector instructions would round a decoded token differently from a scored token.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -25,7 +25,7 @@ use super::panels::LANES;
 const TILE_ROWS: usize = 16;
 /// Number of pairs in a row of a left tile register, and number of rows of a right tile register.
 const TILE_PAIRS: usize = 16;
-/// Number of rows that are multiplied at a time, which fill two left tiles.
+/// Number of rows per block, which fills two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
 /// Number of pairs along `inner` in one pass over a group of panels. For 256 rows, the pairs of a pass (512 KiB) and
 /// the sums of the panels fit together into a 2 MiB L2 cache.

@@ -1,7 +1,7 @@
 //! Scalar model of the arithmetic of `TDPBF16PS`.
 //!
-//! A step covers up to 16 pairs. The products of the first numbers are summed from zero with fused multiply-adds, and
-//! the products of the second numbers are summed in the same way. Then both sums are added, and their sum is added to
+//! In each step of up to 16 pairs, the products of the first numbers of the pairs are summed from zero with fused
+//! multiply-adds, and so are the products of the second numbers. Then both sums are added, and their sum is added to
 //! the accumulator. Each operation rounds to nearest even and treats denormal operands and results as zero. Source:
 //! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 

@@ -71,7 +71,7 @@ mod linux {
     const TILE_STATE: u64 = 1 << 17 | 1 << 18;
     /// System call number of `arch_prctl`.
     const ARCH_PRCTL: isize = 158;
-    /// Request code that asks for permission to use an extended state component.
+    /// Request code for permission to use an extended state component.
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     /// XSAVE state component with the tile data.
     const XFEATURE_XTILEDATA: usize = 18;

@@ -1,6 +1,6 @@
 //! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never allocates tile registers. During a call to [`configured`], only its closure accesses them.
+//! The compiler never allocates tile registers, so only the closure passed to [`configured`] accesses them.
 
 use std::arch::asm;
 
@@ -86,17 +86,17 @@ pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
 /// Operands for multiplying one block of rows by lines of one panel.
 #[derive(Clone, Copy)]
 pub(super) struct BlockProduct {
-    /// First row and the stride of rows, in words.
+    /// Pointer to the first row, and row stride in words.
     pub(super) left: (*const u32, usize),
-    /// First line of the panel.
+    /// Pointer to the first panel line.
     pub(super) right: *const u32,
     /// Number of steps along `inner`.
     pub(super) steps: usize,
-    /// Sums to which the product is added, and their row stride. Without them, sums start from zero.
+    /// Sums to which the product is added, and their row stride. `None` starts the sums at zero.
     pub(super) from: Option<(*const f32, usize)>,
     /// Destination for the sums, and its row stride.
     pub(super) to: (*mut f32, usize),
-    /// First word that is prefetched into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
+    /// First word to prefetch into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
     pub(super) ahead: *const u32,
 }
 
