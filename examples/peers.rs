@@ -35,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Tokens per batch, equal to the default of the `ghostlab` program.
 const BATCH_TOKENS: usize = 2048;
-/// Ridge added to the diagonal by ghosted layers.
+/// Ridge that the recovery `ghosted` adds to the diagonal.
 const RIDGE: f64 = 1e-6;
 
 fn main() -> ExitCode {
@@ -155,8 +155,8 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let started = Instant::now();
         let made = generate::generate(&decoder, &trie, &prompts, &settings, &EmptyDetokenizer, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
-        // Order the results by program (the dense backbone, then each cut), because a peer runs one program after the
-        // other.
+        // Order the results by program (the dense backbone, then each cut), because the compared tools run one program
+        // after the other.
         let ids: Vec<&[u32]> = (0..programs.len())
             .flat_map(|program| made.iter().map(move |outputs| outputs[program].ids.as_slice()))
             .collect();
@@ -198,8 +198,8 @@ fn score_second_halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()
     })
 }
 
-/// Solves for the map of the recovery `ghosted` from the rows `pre` to the rows `post`, both `[rows, C]` in f32. Each
-/// round writes its solution, `[C, C]` in f64, to the same file.
+/// Solves for the operator of the recovery `ghosted` from the rows `pre` to the rows `post`, both `[rows, C]` in f32.
+/// Each round writes its solution, `[C, C]` in f64, to the same file.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| linear_system_error(&error, system))?;

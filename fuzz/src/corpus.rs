@@ -86,7 +86,7 @@ pub(super) fn race_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Reads a text as the field `problems` of RACE, a Python literal.
+/// Reads a text as the field `problems` of a RACE row, which contains a Python literal.
 pub(super) fn fuzz_race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});

@@ -3,7 +3,7 @@
 //! invariants.
 //!
 //! `tests/hostile.rs` runs them on seeded mutations in every build. cargo-fuzz runs them indefinitely (`just fuzz
-//! grid`). An input that breaks a target becomes a seed here.
+//! grid`). Add each input that breaks a target to its seeds.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "fuzz targets fail by panicking")]
 
 mod backbone;
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use ghostlab::error::Error;
 use tempfile::TempDir;
 
-/// Fuzz target for one kind of file.
+/// Fuzz target for one kind of input.
 pub struct FuzzTarget {
     pub name: &'static str,
-    /// Valid files, and inputs that made earlier versions fail.
+    /// Valid inputs, and inputs that made earlier versions fail.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Parses the data. Panics if an invariant is violated.
     pub run: fn(&[u8]),

@@ -1,8 +1,9 @@
-//! Journals of unfinished work. Chunk results are appended as they are computed so that a killed run can resume.
+//! Journals of unfinished objects. The results of an object's chunks are appended as they are computed, so that a
+//! killed run can resume.
 //!
 //! Each writer appends to its own file and reads all files in the folder, so no process or job modifies another's
-//! files. A line is a JSON record and a prefix of its hash. Truncated lines are ignored. Damaged lines are reported and
-//! skipped.
+//! files. A line contains a JSON record and the first 16 digits of its SHA-256. Truncated lines are ignored. Damaged
+//! lines are reported and skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +95,7 @@ impl Journal {
         }
         self.disk.append(&self.own_path, &self.buffer).map_err(|error| write_error(&self.own_path, &error))?;
         fault::fault_point("journal");
-        // Skip this process's own records when reading.
+        // Skip the flushed records in later reads.
         *self.read_offsets.entry(self.own_path.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())

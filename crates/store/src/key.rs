@@ -35,7 +35,7 @@ impl ObjectKind {
     }
 }
 
-/// Object kinds of a store and the rules for them, supplied by the program that uses the store.
+/// Object kinds of a store, and how to store and retry them, supplied by the program that uses the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreSchema {
     pub kinds: &'static [ObjectKind],
@@ -118,7 +118,7 @@ impl Key {
         self.kind
     }
 
-    /// Returns the key for `meta.json`: the readable form and the description.
+    /// Returns the key for `meta.json`: [`Self::readable`] and the description.
     pub(super) fn record(&self) -> Value {
         let mut record = self.readable();
         if let Some(description) = &self.description {

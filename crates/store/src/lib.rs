@@ -260,7 +260,7 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// Tries to take the lease on a job so that no other process works on the job at the same time.
+    /// Tries to acquire the lease on a job, so that no other process works on the job at the same time.
     pub fn lease(&self, name: &str) -> Result<LeaseResult> {
         Ok(self.worker()?.lease(name))
     }

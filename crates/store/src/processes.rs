@@ -1,9 +1,9 @@
 //! Liveness of the processes that use a store.
 //!
-//! For local processes, the operating system tells whether they are alive. A process from another boot, container or
-//! machine counts as dead once its record has not changed for longer than the cache timeout of shared file systems.
-//! The age of a record is measured with the clock of the store's file system or by local observation
-//! ([`super::worker`]). Clocks of different machines are never compared.
+//! For local processes, the operating system reports whether they are alive. A process from another boot, container or
+//! machine counts as dead once its record has not changed for longer than the cache timeout of shared file systems. The
+//! age of a record is measured with the clock of the store's file system or by local observation ([`super::worker`]).
+//! Clocks of different machines are never compared.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

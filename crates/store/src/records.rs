@@ -1,7 +1,7 @@
 //! Checksummed records of runs and plan summaries.
 //!
-//! A file contains JSON, a tab and a prefix of the JSON's hash, like a journal line. Earlier versions wrote only the
-//! JSON, which is still accepted.
+//! A file contains JSON, a tab and the first 16 digits of the JSON's SHA-256, like a journal line. Records of earlier
+//! versions, which lack the tab and the hash, are still accepted.
 
 use std::path::{Path, PathBuf};
 

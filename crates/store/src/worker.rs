@@ -33,7 +33,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// hundreds of leases.
 const MAX_PROBES: usize = 4;
 
-/// Maximum number of immediate retries while other processes take and release the same lease.
+/// Maximum number of immediate retries while other processes acquire and release the same lease.
 const MAX_LEASE_ATTEMPTS: usize = 10;
 
 /// Time for which this process trusts its own lease without a check. It is a fraction of [`STALE_AFTER`].
@@ -53,8 +53,8 @@ pub(crate) struct Worker {
     /// Paths of the leases that this process holds. A lease file names only the process, so this set excludes other
     /// threads.
     held: Arc<Mutex<HashSet<PathBuf>>>,
-    /// For each process whose liveness the operating system cannot tell, the last observed heartbeat and the time at
-    /// which it changed.
+    /// For each process whose liveness the operating system cannot determine, the last observed heartbeat and the time
+    /// at which it changed.
     seen: Mutex<HashMap<String, (u64, Duration)>>,
     /// For each lease held by another process, the time it was last found contended, or first seen if it has not been
     /// contended yet.
@@ -74,7 +74,7 @@ struct LeaseListing {
     probes: usize,
 }
 
-/// Result of an attempt to take a lease.
+/// Result of an attempt to acquire a lease.
 pub enum LeaseResult {
     Acquired(Lease),
     /// Another process, or another job of this process, holds the lease.
@@ -223,7 +223,7 @@ impl Worker {
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
     }
 
-    /// Tries to take a lease. Succeeds if no running process holds it.
+    /// Tries to acquire a lease. Succeeds if no running process holds it.
     pub(crate) fn lease(&self, name: &str) -> LeaseResult {
         let path = self.leases.join(name);
         if !lock(&self.held).insert(path.clone()) {

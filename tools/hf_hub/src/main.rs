@@ -1,5 +1,5 @@
 //! Downloads from a faulty local server with the `hf-hub` library, and prints which guarantees of `crates/hub` the
-//! library gives. `crates/hub/tests/faults` tests the same guarantees for our own client.
+//! library provides. `crates/hub/tests/faults` tests the same guarantees for our own client.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -27,7 +27,7 @@ enum Fault {
     EtagOutside,
 }
 
-/// Answers one request, and records the lines of its header.
+/// Answers one request, and records its request line and headers.
 fn answer(mut stream: TcpStream, fault: Fault, requests: &Mutex<Vec<String>>) -> Result<(), Box<dyn Error>> {
     let lines: Vec<String> =
         BufReader::new(stream.try_clone()?).lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();

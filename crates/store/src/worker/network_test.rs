@@ -43,8 +43,8 @@ impl RandomDraws {
     }
 }
 
-/// Simulates `machines` workers doing `jobs` jobs of 30 s each. A worker dies in `deaths_in_100` percent of its jobs
-/// and is replaced.
+/// Simulates `machines` workers doing `jobs` jobs of 20 to 40 s each. A worker dies in `deaths_in_100` percent of its
+/// jobs and is replaced.
 fn simulate(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
     let mut all: Vec<Machine> = (0..machines).map(|number| start_machine(&server, number, network)).collect();
@@ -116,7 +116,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 fn no_job_is_duplicated_on_a_consistent_network() {
     let outcome = simulate(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
-    // Eight jobs run at a time and take 30 s each. Allow twice the ideal time.
+    // Eight jobs run concurrently and take 30 s on average. Allow twice the ideal time.
     assert!(outcome.seconds < 2 * 200 / 8 * 30, "{outcome:?}");
 }
 

@@ -183,7 +183,7 @@ fn resumed_process_detects_its_lost_leases() {
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.is_held(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
-    // Taking a lease first restores the record of this process.
+    // Acquiring a lease first restores the record of this process.
     let lease = acquire_lease(&one);
     assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Contended(_)));
     // A change of the system clock does not hide the loss of a lease.

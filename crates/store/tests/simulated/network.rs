@@ -19,7 +19,7 @@ use ghostlab_store::{Disk, FileContent, Process};
 
 pub(crate) type ChangeListener = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Time of a read, and the content that was read.
+/// Time of a read, and the content, or `None` for a missing file.
 type CachedRead = (Duration, Option<Vec<u8>>);
 
 /// Faults of a simulated network.
@@ -92,7 +92,7 @@ impl Client {
         })
     }
 
-    /// Crashes the machine. Its files stay.
+    /// Crashes the machine. Its files remain on the server.
     pub(crate) fn go_down(&self) {
         self.down.store(true, Relaxed);
         lock(&self.server.living).remove(&self.process.id);

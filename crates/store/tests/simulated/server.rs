@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Content of a file and the time of its last change.
 pub(super) type File = Arc<Mutex<(Vec<u8>, Duration)>>;
 
-/// Entry of a folder. A file may have several names.
+/// Entry of a folder. Hard links to one file share its content.
 #[derive(Clone)]
 pub(super) enum Node {
     File(File),
