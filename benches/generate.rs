@@ -49,7 +49,7 @@ fn main() {
     }
 }
 
-/// Returns the size in bytes of the weights that a step reads: those of the layers and the head.
+/// Returns the size in bytes of the weights that a decoding step reads (layers and head).
 fn weight_bytes(config: &Config, products: Products) -> u64 {
     let c = config.hidden as u64;
     let heads = ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64;

@@ -2,7 +2,7 @@
 //! include other work, such as loading the weights. Each line of standard input starts a round. The round prints a line
 //! of JSON with its duration in seconds and its result.
 //!
-//! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, with a float type of the engine `cpu`
+//! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, where DTYPE is a float type of the engine `cpu`
 //! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`, which computes losses of the second half of each window
 //! - `peers generate BACKBONE PROMPTS.json DTYPE NEW CUTS THREADS`
 //! - `peers solve SYSTEM.safetensors SOLUTION THREADS`

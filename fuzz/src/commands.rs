@@ -17,8 +17,8 @@ use super::{checkout, watch};
 /// Number of calls after which the store is cleared, because it keeps each grid's tokens.
 const CALLS_PER_CLEAR: usize = 500;
 
-/// Temporary folder, and the number of calls that have used it. Calls are serialized, because limits apply to the whole
-/// process.
+/// Temporary folder, and the number of calls that have used it. Calls are serialized, because the current folder and
+/// the limits that a call sets are process-wide.
 static WORK_DIR: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
 
 const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\

@@ -29,7 +29,6 @@ pub(super) fn corpus_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Prepends the byte that selects the extension.
 fn with_extension_byte(index: u8, bytes: &[u8]) -> Vec<u8> {
     [&[index], bytes].concat()
 }

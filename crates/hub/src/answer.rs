@@ -1,4 +1,4 @@
-//! Classification of Hub replies: whether and when to retry, and the message for the user.
+//! Classification of responses from the Hub: whether and when to retry, and which error to report.
 
 use std::time::{Duration, SystemTime};
 
@@ -141,7 +141,6 @@ impl RequestContext<'_> {
     }
 }
 
-/// Returns the URL of a repository's page.
 pub(crate) fn page_url(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }

@@ -6,7 +6,6 @@ use ghostlab_core::error::{Error, Result};
 
 use crate::name::Commit;
 
-/// Type of a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RepoKind {
     Model,
@@ -43,7 +42,7 @@ impl Repo {
             None => (kind, name),
         };
         let parts: Vec<&str> = bare.split('/').collect();
-        // `--` encodes `/` in the cache, and `..` would leave the folder.
+        // `--` encodes `/` in the cache, and `..` would escape the cache folder.
         let is_reserved =
             bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_REPO_NAME_BYTES;
         if parts.len() > 2

@@ -24,7 +24,8 @@ const MIN_CACHED_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
-    /// File stamp without the device number, which differs between machines that share the store.
+    /// Size, times and inode of the file, without the device number, which differs between machines that share the
+    /// store.
     stamp: Stamp,
     sha256: String,
     /// Checksum of the preceding fields so that a damaged entry never yields a wrong hash.

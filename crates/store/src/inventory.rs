@@ -28,7 +28,6 @@ pub struct InventoryItem {
     schema: StoreSchema,
 }
 
-/// Condition of a stored object.
 #[derive(Debug)]
 pub enum ObjectCondition {
     Intact(StoredObject),

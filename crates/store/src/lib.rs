@@ -296,7 +296,6 @@ impl Store {
         draft::list_drafts(&*self.disk, &self.root, &self.drafts())
     }
 
-    /// Opens the journal of a job.
     pub fn journal(&self, name: &str) -> Result<Journal> {
         let store = self.writer()?;
         Ok(Journal::open(Arc::clone(&store.disk), store.root.join("journals").join(name), store.worker()?.id()))

@@ -304,13 +304,11 @@ impl Packs {
         index.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
-    /// Adds a new pack to the index.
     pub(super) fn insert_pack(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         self.lock_index().add(file, members);
     }
 
-    /// Drops a removed pack from the index.
     pub(super) fn remove_pack(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut index = self.lock_index();

@@ -55,7 +55,6 @@ fn list_packs(root: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Returns the number of damaged objects in a store.
 fn count_damaged(store: &Store) -> usize {
     store
         .entries()

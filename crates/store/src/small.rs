@@ -10,7 +10,6 @@ use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
-/// Location of an object.
 pub(super) enum ObjectLocation {
     /// Path of a separate folder or file.
     Separate(PathBuf),
@@ -25,7 +24,6 @@ impl Store {
     /// Maximum number of members per pack.
     pub const MAX_PACK_MEMBERS: usize = MAX_PACK_MEMBERS;
 
-    /// Returns whether objects of a kind are packed.
     pub fn is_packed(&self, kind: ObjectKind) -> bool {
         kind == self.schema.packed
     }

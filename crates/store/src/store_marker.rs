@@ -117,7 +117,6 @@ impl StoreMarker {
         })
     }
 
-    /// Replaces an existing marker.
     pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
         self.write(root, |file, path| file.persist(path).map(drop))
     }

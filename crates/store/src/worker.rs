@@ -391,7 +391,6 @@ impl Drop for Worker {
     }
 }
 
-/// Removes leases held by dead processes.
 pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, schema: StoreSchema, known: &[KnownProcess]) {
     let leases = root.join("claims");
     for name in disk.list(&leases) {

@@ -40,7 +40,6 @@ fn full_disk_is_reported_before_and_during_a_download() {
     assert!(output.contains("ENDED 3") && output.contains("free some disk space"), "{output}");
 }
 
-/// Returns the command that mounts a file system of the given size.
 fn mount_command(megabytes: u32) -> String {
     format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"")
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Expected outcome of a fault.
 enum ExpectedOutcome {
-    /// The file is complete. Contains the start offset of each request.
+    /// The file is complete after requests with these start offsets.
     Whole(&'static [Option<usize>]),
     /// The fetch fails with this exit code, and the message contains this text.
     Refused(u8, &'static str),
@@ -193,7 +193,6 @@ fn download_faults_give_the_correct_file_or_an_error() {
     }
 }
 
-/// Downloads a file with a fault and checks the outcome.
 fn check_download_fault(name: &str, change: ChangeAnswer, expected: &ExpectedOutcome, large: bool) {
     let file = ServedFile { name: "f".into(), content: content(100), large };
     let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));

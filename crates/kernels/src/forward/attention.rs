@@ -1,6 +1,6 @@
 //! Causal attention within [`Segments`] and their prefixes, in blocks of queries. Fully masked key blocks are skipped.
 //!
-//! Only the scores of one query block are materialized, so that they stay in cache. [`gemm`] computes the products.
+//! Only the scores of one query block are materialized, so that they stay in cache. [`gemm()`] computes the products.
 
 use std::ops::Range;
 

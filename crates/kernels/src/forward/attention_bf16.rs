@@ -16,7 +16,7 @@ use crate::linalg::gemm::profile;
 use crate::linalg::panels::{LANES, PackedFormat};
 use crate::linalg::simd;
 
-/// Packed keys and values of one segment and key head.
+/// Packed keys and values of one segment and key head, as words of two bf16 values.
 #[derive(Default)]
 struct PackedSegment {
     /// Keys `[keys / 32, D / 2, 32]`, one key per column.

@@ -5,9 +5,7 @@ use rayon::prelude::*;
 use super::Norm;
 use crate::linalg::simd;
 
-/// Number of rows per task.
 const ROWS_PER_TASK: usize = 32;
-/// Number of elements per task in elementwise operations.
 const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// Computes `x ← norm(x)`.

@@ -156,7 +156,6 @@ impl Bf16Tile {
     }
 }
 
-/// Returns whether this is an Intel processor.
 #[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
@@ -222,14 +221,12 @@ mod avx2 {
         unsafe { multiply_columns::<R, 2>(row, panel, column, out, adds) }
     }
 
-    /// Returns the second number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn second_of_pairs(words: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed())))
     }
 
-    /// Returns the first number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn first_of_pairs(words: __m256i) -> __m256 {

@@ -68,7 +68,7 @@ fn has_avx512() -> bool {
     }
 }
 
-/// Returns whether the processor has fused multiply-add.
+/// Returns whether the processor has FMA and AVX2.
 fn has_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -38,8 +38,8 @@ impl PackedFormat for F32 {
         x
     }
 
-    /// Limits a sweep to one piece along `inner` if the rows exceed half of the L2 cache but one piece of them fits.
-    /// The other half of the cache is left for panels and sums.
+    /// Returns the depth of one piece if the rows exceed half of the L2 cache but one piece of them fits, and `inner`
+    /// otherwise. The other half of the cache is left for panels and sums.
     fn sweep_depth(height: usize, inner: usize) -> usize {
         let cache_bytes = l2_cache_bytes() / 2;
         if !fits_cache(inner, cache_bytes, height) && fits_cache(piece_depth(inner), cache_bytes, height) {

@@ -143,7 +143,6 @@ fn multiply<T: Element>(
     }
 }
 
-/// Multiplies matrices with the `gemm` crate.
 pub(super) fn multiply_with_gemm_crate<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,
@@ -181,7 +180,8 @@ pub(super) fn multiply_with_gemm_crate<T: Element>(
     profile::stop_timer(started, threads);
 }
 
-/// Total time spent in matrix products (including bf16), summed over threads. Disabled unless a benchmark enables it.
+/// Counter of the time spent in matrix products (including bf16), summed over threads. Disabled unless a benchmark
+/// enables it.
 pub mod profile {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
     use std::time::Instant;

@@ -80,7 +80,8 @@ fn split_order(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     power.is_power_of_two().then_some((base, power))
 }
 
-/// Returns signs `[base, base]`. Element `[o, i]` is the sign of input block `i` in output block `o`.
+/// Parses a base matrix into signs `[base, base]` for `side`. Element `[o, i]` is the sign of input block `i` in output
+/// block `o`.
 fn parse_signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     let mut signs = vec![0.0; base * base];
     for (row, line) in rows.lines().enumerate() {
@@ -121,7 +122,7 @@ fn apply_transform(x: &mut [f32], order: usize, side: Side) {
 fn sylvester_transform(row: &mut [f32], power: usize) {
     let mut half = 1;
     if power >= LANES {
-        // Within one register, partners are combined by lane shuffles, which the compiler would not generate from loops
+        // Within one register, elements are combined by lane shuffles, which the compiler would not generate from loops
         // over such short slices.
         for chunk in row.as_chunks_mut::<LANES>().0 {
             butterfly::<1>(chunk);
@@ -152,7 +153,7 @@ fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
     }
 }
 
-/// Applies the base across blocks of `power` elements, without scaling.
+/// Applies the base matrix across blocks of `power` elements, without scaling.
 ///
 /// # Shapes
 /// `output`, `input [base, power]`, `signs [base, base]`.

@@ -46,7 +46,7 @@ impl NormalEquations {
         square - 2.0 * (0..c).map(|i| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>()).sum::<f64>()
     }
 
-    /// Computes the map of rank `rank` that best approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    /// Computes the linear map of rank `rank` that best approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
     ///
     /// With `G = XᵀX + λI = L·Lᵀ`, the ridge loss of any map `N` is `tr((N − M)ᵀG(N − M)) = ‖Lᵀ(N − M)‖²` plus a
     /// constant. By Eckart and Young, the best `LᵀN` is `LᵀM` truncated to its largest singular values. This is

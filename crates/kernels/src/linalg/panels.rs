@@ -45,7 +45,7 @@ pub(super) fn tiles(rows: usize, max_rows: usize) -> impl Iterator<Item = Range<
     (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
 }
 
-/// Destination for the sums of one panel. It consists of rows with stride `stride` and `columns` columns.
+/// Destination for the sums of one panel: rows of `columns` elements with stride `stride`.
 pub struct TileOutput<'a> {
     numbers: &'a mut [f32],
     columns: usize,
@@ -85,7 +85,7 @@ impl<'a> TileOutput<'a> {
 pub trait PackedFormat: Sized {
     /// Unit of storage, which contains one or more weights of the same column.
     type Word: Copy + Default + Send + Sync;
-    /// Rows in the format of the kernel.
+    /// Left operand, converted to the format of the kernel.
     type Rows<'x>: Sync;
 
     /// Returns the number of columns in a panel, which is at most 32. The number depends on the vector registers of
@@ -97,7 +97,8 @@ pub trait PackedFormat: Sized {
     /// Returns the number of words along `inner`.
     fn panel_depth(inner: usize) -> usize;
 
-    /// Packs consecutive weights along `inner` into one column of a panel. The first weight must start a word.
+    /// Packs consecutive weights along `inner` into one column of a panel. The first weight must be the first of its
+    /// word.
     ///
     /// # Shapes
     /// `row [up to inner]`, `panel [panel_depth(row.len()), lanes]`.
@@ -121,7 +122,8 @@ pub trait PackedFormat: Sized {
         inner
     }
 
-    /// Multiplies all `height` rows by a piece of a panel. Stores the products in `out`, or adds them to `out`.
+    /// Multiplies all `height` rows by a piece of a panel. Stores the products in `out`, or adds them if `out.adds` is
+    /// set.
     fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOutput<'_>);
 
     /// Multiplies all `height` rows by consecutive complete panels. Stores the products in `out`, or adds them to `out`
@@ -155,7 +157,8 @@ pub struct PanelPiece<'a, W> {
     pub(super) next: &'a [W],
 }
 
-/// Weights `[inner, outer]` packed as `[outer / lanes, depth of inner, lanes]`. The last panel is padded with zeros.
+/// Weights `[inner, outer]` packed as `[outer / lanes, panel_depth(inner), lanes]`. The last panel is padded with
+/// zeros.
 pub struct Panels<K: PackedFormat> {
     words: Vec<K::Word>,
     inner: usize,

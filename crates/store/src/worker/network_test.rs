@@ -137,7 +137,7 @@ fn leases_of_dead_processes_are_taken_over() {
     assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
 }
 
-/// Counts the server operations for leases, per second while a worker waits and per chunk while it works.
+/// Counts the server operations for leases, per second while a worker waits and per job while it works.
 #[test]
 fn waiting_worker_needs_under_two_operations_per_second() {
     let server = Arc::new(Server::default());

@@ -204,7 +204,6 @@ fn missing() -> io::Error {
     ErrorKind::NotFound.into()
 }
 
-/// Writer that appends to a file on the server.
 struct AppendWriter(File);
 
 impl Write for AppendWriter {

@@ -1,5 +1,5 @@
-//! Simulated time for tests with many processes. Each process is a thread that runs production code. One thread runs at
-//! a time, and when it sleeps, the next one wakes. Time advances only while all threads wait, so runs are
+//! Simulated time for tests with many processes. Each process is a thread that runs production code. Only one thread
+//! runs at a time, and when it sleeps, the next one wakes. Time advances only while all threads wait, so runs are
 //! deterministic.
 
 use std::cmp::Reverse;
@@ -117,7 +117,6 @@ impl Time {
         self.run_next_event(Some(process));
     }
 
-    /// Wakes a sleeping process.
     pub(crate) fn wake(&self, process: usize) {
         let mut now = lock(&self.now);
         let time = now.time;

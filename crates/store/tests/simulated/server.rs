@@ -52,12 +52,10 @@ impl Server {
         self.clock.store(now.as_micros() as u64, Relaxed);
     }
 
-    /// Returns the number of leases taken over from running processes.
     pub(crate) fn stolen_leases(&self) -> u64 {
         self.stolen_leases.load(Relaxed)
     }
 
-    /// Returns the number of leases that running processes held when other processes removed them.
     pub(crate) fn removed(&self) -> u64 {
         self.removed.load(Relaxed)
     }

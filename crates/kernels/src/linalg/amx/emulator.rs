@@ -69,7 +69,7 @@ enum Prefix {
 struct Instruction {
     opcode: u8,
     prefix: Prefix,
-    /// Registers in the `reg`, `rm` and `vvvv` fields.
+    /// Tile registers in the `reg`, `rm` and `vvvv` fields.
     tiles: [usize; 3],
     /// Address and stride of a memory operand.
     memory: Option<(usize, usize)>,
