@@ -59,10 +59,11 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) context: RequestContext<'a>,
 }
 
-/// Final response to a request, and the headers from all of the Hub's own responses.
+/// Final response to a request, and the headers of all responses from the Hub itself.
 pub(crate) struct Reply {
     pub(crate) response: Response,
-    /// Headers of the Hub's own responses. The first value of each name is kept, except that the last `ETag` wins.
+    /// Headers of the responses from the Hub itself. The first value of each name is kept, except that the last `ETag`
+    /// wins.
     pub(crate) headers: HeaderMap,
     /// Whether the final response comes from the Hub itself.
     pub(crate) is_from_hub: bool,

@@ -112,8 +112,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Waits for the lock that prevents concurrent downloads of the same blob. Where the file system does not support
-    /// locks, continues without it: each process writes its own partial file, so the lock only avoids duplicate
+    /// Waits for the lock that prevents concurrent downloads of the same blob. If the file system does not support
+    /// locks, continues without the lock: each process writes its own partial file, so the lock only avoids duplicate
     /// downloads.
     async fn lock_blob(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;

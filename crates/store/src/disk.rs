@@ -161,8 +161,8 @@ impl SystemDisk {
         self.operations.fetch_add(operations, Relaxed);
     }
 
-    /// Creates a file with `make`, and its folder if missing. Retries because another process may remove the empty
-    /// folder at the same moment.
+    /// Creates a file with `make`, and its folder if missing. Retries because another process may concurrently remove
+    /// the empty folder.
     fn create_in_folder(&self, path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
         for _ in 0..100 {
             match make() {

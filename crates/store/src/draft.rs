@@ -124,7 +124,7 @@ impl Draft {
         let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::folder_io("create", parent, &error))?;
         fault::fault_point("commit");
-        // Derive the name from this draft, because other processes may replace the same object at the same moment.
+        // Derive the name from this draft, because other processes may replace the same object concurrently.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);
@@ -142,7 +142,7 @@ impl Draft {
             fault::fault_point("replace");
             let moved = move_into_place();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
-            // Another process may have repaired the object at the same moment.
+            // Another process may have repaired the object concurrently.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let result = result.and_then(|()| disk.sync(parent));

@@ -147,7 +147,7 @@ impl Store {
             Some(marker) => marker,
             None => {
                 StoreMarker::new(StoreSharing::Umask).create(root).map_err(|error| unwritable_error(&error, root))?;
-                // Another process may have created the marker at the same moment with a different sharing mode.
+                // Another process may have concurrently created the marker with a different sharing mode.
                 StoreMarker::read(root, schema)?.unwrap_or(StoreMarker::new(StoreSharing::Umask))
             }
         };

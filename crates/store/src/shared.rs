@@ -67,7 +67,7 @@ impl StoreSharing {
         for folder in missing.into_iter().rev() {
             match fs::create_dir(folder) {
                 Ok(()) => self.share_path(folder),
-                // Another process created the folder at the same moment.
+                // Another process created the folder concurrently.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }

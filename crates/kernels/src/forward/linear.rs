@@ -46,8 +46,8 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`. If `is_single_block` is set, all threads share the product. This is
-    /// faster for a few rows without concurrent work.
+    /// Computes `out ← x·W` or `out ← out + x·W`. If `is_single_block` is set, the product is distributed over all
+    /// threads, which is faster for a few rows without concurrent work.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.

@@ -138,7 +138,7 @@ impl Client {
         self.count_operation(what, paths[0]);
         if self.network.cache > 0 {
             for path in paths {
-                // A client sees its own changes at once.
+                // A client sees its own changes immediately.
                 let below = text(path);
                 lock(&self.seen).retain(|seen, _| !seen.starts_with(&below));
                 lock(&self.lists).remove(&split(path).0);

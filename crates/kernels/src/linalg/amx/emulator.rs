@@ -1,8 +1,8 @@
 //! AMX emulation for tests on processors without AMX. A signal handler decodes and executes the illegal instructions.
 //!
 //! As on a real processor, unconfigured tiles and mismatched operand shapes cause a fault, which terminates the
-//! process. Products follow the pseudocode of Intel's manual and share no code with [`super::model`], so that comparing
-//! the two detects addressing errors in the kernel.
+//! process. The product follows the pseudocode of Intel's manual and shares no code with [`super::model`], so that
+//! comparing the two detects addressing errors in the kernel.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -3,7 +3,7 @@
 //! Rows of bf16 pairs serve as left operands without conversion. A panel `[lines, 32]` contains two right operands side
 //! by side. The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits.
 //! The result of a row does not depend on other rows, their number, or the blocking. Even a single row is multiplied on
-//! tile registers, because vector instructions would round a decoded token differently from a scored token.
+//! tile registers, because vector instructions would round a row differently in decoding than in scoring.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
