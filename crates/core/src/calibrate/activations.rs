@@ -40,8 +40,7 @@ impl fmt::Display for HookPoint {
 /// Approximate size of a shard in bytes. Tests use small shards, so that a few rows fill several of them.
 const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
-/// Shape of the activations at one hook point. It also determines how they are divided into shards. A shard contains
-/// whole sequences.
+/// Shape of the activations at one hook point, which also determines the shard size. A shard contains whole sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationShape {
     pub channels: usize,
@@ -124,7 +123,7 @@ impl Spool for InMemory {
     }
 }
 
-/// Rows of whole sequences at one hook point.
+/// Activations of consecutive whole sequences at one hook point.
 pub enum Shard {
     Memory(Vec<f32>),
     /// Memory-mapped file of little-endian f32 values.
@@ -140,8 +139,8 @@ impl Shard {
     }
 }
 
-/// Rows of the captured hook points, in the order of the calibration tokens. Mapped shards are paged in from disk on
-/// demand and can be evicted, so they do not count as required memory.
+/// Activations at the captured hook points, with rows in the order of the calibration tokens. Mapped shards are paged
+/// in from disk on demand and can be evicted, so they do not count as required memory.
 pub struct Activations {
     shape: ActivationShape,
     sites: BTreeMap<HookPoint, Vec<Shard>>,

@@ -1,8 +1,9 @@
 //! Calibration: one pass of the dense model over the calibration windows, which yields the inputs for layer selection
 //! and operator fitting.
 //!
-//! The pass accumulates the similarities that criteria compare and spools the residual stream at the requested sites,
-//! so fitting needs no second pass. Apart from the spooled rows, memory use does not grow with the number of sequences.
+//! The pass accumulates the similarities that criteria compare and spools the residual stream at the requested
+//! [`HookPoint`]s, so fitting needs no second pass. Apart from the spooled rows, memory use does not grow with the
+//! number of sequences.
 //!
 //! ```
 //! use ghostlab_core::calibrate::{HookPoint, in_memory};

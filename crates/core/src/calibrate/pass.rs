@@ -1,4 +1,4 @@
-//! Calibration pass, which compares residual streams with each other and spools their rows.
+//! Calibration pass, which compares residual streams at pairs of sites and spools the streams at requested sites.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::model::{
     Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, count_fitting_pieces,
 };
 
-/// Measurements that one calibration pass must collect.
+/// Similarities and residual streams that a calibration pass collects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassRequest {
     pub pairs: BTreeSet<Pair>,
@@ -26,13 +26,13 @@ impl PassRequest {
         self.pairs.is_empty() && self.sites.is_empty()
     }
 
-    /// Returns the maximum number of streams that are kept at the same time for later comparisons.
+    /// Returns the maximum number of residual streams in memory at once, including those kept for later comparisons.
     pub fn streams(&self) -> usize {
         let longest = self.pairs.iter().map(|pair| pair.to.saturating_sub(pair.from)).max();
         longest.unwrap_or(0) + 2
     }
 
-    /// Returns the dense program, truncated after the last sublayer that the request reads.
+    /// Returns the program of the dense model, truncated after the last requested site.
     pub fn program(&self, layers: usize) -> Program {
         let ends_of_pairs = self.pairs.iter().map(|pair| pair.ends()[1]);
         let last = ends_of_pairs.chain(self.sites.iter().copied()).map(HookPoint::position).max();
@@ -42,7 +42,7 @@ impl PassRequest {
     }
 }
 
-/// Subset of the calibration windows, with a spool for its rows. Each subset gets its own [`Similarities`].
+/// Subset of the calibration windows, with a spool for its activations. Each subset gets its own [`Similarities`].
 pub struct WindowSubset<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
@@ -167,8 +167,8 @@ pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     sites
 }
 
-/// Maps each trie node to the sites whose streams it produces, in stream order. Includes every layer boundary, and the
-/// middle sites that are spooled or compared.
+/// Maps each trie node to the sites whose streams it produces, ordered by position. Includes every layer boundary, and
+/// the sites between attention and MLP that are spooled or compared.
 fn map_nodes_to_sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
     let mut sites: BTreeMap<usize, Vec<HookPoint>> = BTreeMap::new();

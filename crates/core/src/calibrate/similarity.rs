@@ -28,8 +28,8 @@ pub enum SimilarityAxis {
     Mlp,
 }
 
-/// Residual streams whose mean similarity a criterion requests: `X_from` and `X_to`, or the streams before and after a
-/// sublayer of layer `from`.
+/// Pair of residual streams whose mean similarity a criterion needs: `X_from` and `X_to`, or the streams before and
+/// after a sublayer of layer `from`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
     pub axis: SimilarityAxis,
@@ -127,7 +127,7 @@ impl Similarities {
         self.sequences += sequences;
     }
 
-    /// Returns the sums over all sequences so far, in pair order.
+    /// Returns each pair's sum of similarities over all sequences so far, in the order of the pairs.
     pub fn sums(&self) -> Vec<f64> {
         self.sums.values().copied().collect()
     }

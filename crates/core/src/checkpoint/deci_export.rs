@@ -1,8 +1,8 @@
-//! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normalized
-//! stream.
+//! Export to llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the
+//! normalized stream.
 //!
 //! The architecture can represent dropped attention sublayers and MLPs, linear maps of the normalized stream, and
-//! constants. llama.cpp silently computes something different in three cases, which this module works around:
+//! constants. llama.cpp silently computes wrong results in three cases, which this module works around:
 //!
 //! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.
@@ -53,10 +53,10 @@ pub fn check_deci_support(config: &Config) -> Result<()> {
     }
 }
 
-/// Rejects an operator that is not folded into the weights if `deci` cannot represent it.
+/// Checks that `deci` can represent an operator that is not folded into the weights.
 ///
 /// # Errors
-/// Fails if [`check_deci_support`] does, or if the operator maps the stream itself.
+/// Fails if [`check_deci_support`] does, or if the operator maps the unnormalized stream or a branch output.
 pub fn check_deci_step(config: &Config, step: StepForm) -> Result<()> {
     match step {
         StepForm::Normed | StepForm::Constant => check_deci_support(config),
@@ -82,7 +82,7 @@ pub(super) fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::uniform(DECI, true))
 }
 
-/// Computation that takes the place of attention in a GGUF layer.
+/// Computation in the attention slot of a GGUF layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
@@ -91,7 +91,7 @@ enum Mixer {
     None,
 }
 
-/// Layer in the GGUF file.
+/// Layer of the GGUF file.
 struct Block<'a> {
     /// Index of the checkpoint layer whose tensors this layer uses.
     layer: usize,
@@ -127,7 +127,7 @@ fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOpera
             }
             before => {
                 blocks.extend(before.map(|before| Block::from_operator(before)));
-                // The operators of a layer without sublayers already have their own blocks.
+                // A layer without sublayers needs only the blocks of its operators.
                 if has_attention || has_mlp {
                     blocks.push(Block { layer, mixer, has_mlp, operator: None });
                 }

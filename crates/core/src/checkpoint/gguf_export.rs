@@ -1,5 +1,5 @@
-//! Export of a variant as a single GGUF file for llama.cpp, using the names, keys and row order of llama.cpp's
-//! converter.
+//! Export of a variant as a single GGUF file for llama.cpp, using the tensor names, metadata keys and row order of
+//! llama.cpp's converter.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -35,7 +35,7 @@ pub struct GgufMetadata {
 ///
 /// # Errors
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
-/// or if it would ignore the sliding windows.
+/// or if llama.cpp would compute something else, for example by ignoring sliding windows.
 pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let needs_deci = layout.needs_modeling_file();
     let form = if needs_deci { Some(deci_export::gguf_form(config, layout)?) } else { config.architecture.gguf };
@@ -65,7 +65,7 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
         && let Some(index) = mismatch(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
         let expected =
-            format!("no rotary embedding only in the last of every {every} layers, as in llama.cpp's `{}`", form.name);
+            format!("rotary embeddings in all but the last of every {every} layers, as in llama.cpp's `{}`", form.name);
         let found = if (index + 1) % every == 0 { "a rotary embedding" } else { "no rotary embedding" };
         return Err(unsupported_error(&expected, format!("{found} in remaining layer {index}")));
     }
@@ -95,7 +95,7 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
         ));
     }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
-        return Err(unsupported_error("an unscaled rotary embedding in sliding windows", "a scaled one"));
+        return Err(unsupported_error("an unscaled rotary embedding in sliding windows", "a scaled rotary embedding"));
     }
     rope_scaling_entries(config)?;
     Ok(form)
@@ -107,7 +107,7 @@ fn has_window(index: usize, every: usize) -> bool {
 }
 
 /// Returns `n` if llama.cpp uses full attention in every `n`th layer and sliding windows in all other layers. Returns
-/// `None` if it uses no windows.
+/// `None` if llama.cpp uses no sliding windows.
 fn full_attention_interval(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }

@@ -53,14 +53,14 @@ pub(super) fn unsupported_error(expected: &str, found: impl Into<String>) -> Err
         .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
-/// Tensor in a GGUF file, with its content.
+/// Tensor in a GGUF file, with the source of its values.
 pub(super) struct GgufTensor<'a> {
     pub(super) info: GgufInfo,
     pub(super) content: GgufContent<'a>,
 }
 
 pub(super) enum GgufContent<'a> {
-    /// A checkpoint tensor, with its rows in the order of the GGUF file.
+    /// A checkpoint tensor, written in GGUF row order.
     Checkpoint(&'a CheckpointTensor),
     /// Values in f32.
     Numbers(Vec<f32>),
@@ -68,7 +68,7 @@ pub(super) enum GgufContent<'a> {
     Zeros,
 }
 
-/// Per-layer counts for the metadata. Each is either a single number or a list with one number per layer.
+/// Layer sizes for the metadata. Each [`Value`] is a single number for all layers or a list with one number per layer.
 pub(super) struct LayerCounts {
     pub(super) blocks: usize,
     pub(super) heads: Value,

@@ -1,4 +1,4 @@
-//! Layout of an exported checkpoint: its tensors, and where the values of each come from.
+//! Layout of an exported checkpoint: its tensors, and the sources of their values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLay
 
 /// Planned checkpoint of a variant. Layers and the names of their tensors are renumbered.
 pub struct Layout {
-    /// Backbone layer of each exported layer, in ascending order. An exported layer without sublayers, which only holds
-    /// an operator, repeats the backbone layer of a neighbor.
+    /// Backbone layer of each exported layer, in ascending order. An exported layer without sublayers, which contains
+    /// only an operator, repeats the backbone layer of a neighbor.
     pub kept: Vec<usize>,
     /// Sublayers missing from the kept layers, by layer index after renumbering.
     pub dropped: Cut,
@@ -166,7 +166,7 @@ impl Layout {
     }
 }
 
-/// Returns where the values of a layer's tensor come from: the backbone, a fold or a merge.
+/// Returns the source of a layer tensor's values: the backbone, a fold or a merge.
 fn layer_content(config: &Config, deployed: &DeployedModel, layer: usize, part: &StoredPart) -> TensorContent {
     let tensor = name(layer, &part.name);
     let fold = part.ends.and_then(|sublayer| deployed.folds.get(&(layer, sublayer)));
@@ -179,7 +179,7 @@ fn layer_content(config: &Config, deployed: &DeployedModel, layer: usize, part: 
     }
 }
 
-/// Returns the merged weights of a layer, if the program has any.
+/// Returns the merged weights that the program uses for a layer, if any.
 fn merged_layer(deployed: &DeployedModel, layer: usize) -> Option<&Arc<MergedLayer>> {
     deployed.program.0.iter().find_map(|step| match step {
         Step::Merged(_, merged) if merged.layer() == layer => Some(merged),
@@ -187,7 +187,7 @@ fn merged_layer(deployed: &DeployedModel, layer: usize) -> Option<&Arc<MergedLay
     })
 }
 
-/// Returns whether a stored tensor is a norm of a layer.
+/// Returns whether a stored tensor is the weight of a norm.
 fn is_norm(config: &Config, part: &StoredPart) -> bool {
     let norms = config.architecture.norms.into_iter().flatten().chain([QUERY_NORM, KEY_NORM]);
     norms.into_iter().any(|norm| part.name == norm)
@@ -200,9 +200,8 @@ struct LayerPlan {
     attached: Vec<AttachedOperator>,
 }
 
-/// Extracts the layers and operators of a program. Adjacent operators are composed into one. If one of them reads the
-/// normalized stream, they cannot be composed. Each of them except the last one then becomes a layer without attention
-/// and MLP.
+/// Extracts the layers and operators of a program. Adjacent operators are composed into one. Operators on the
+/// normalized stream cannot be composed, so all of them except the last become layers without attention and MLP.
 fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();
@@ -262,7 +261,7 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     Ok(LayerPlan { kept, dropped, attached })
 }
 
-/// Adds a layer without sublayers for each operator. It has the settings of the backbone's layer `layer`.
+/// Adds a layer without sublayers for each operator. These layers have the settings of backbone layer `layer`.
 fn attach_to_empty_layers(
     operators: impl Iterator<Item = Arc<Operator>>,
     layer: usize,

@@ -19,9 +19,9 @@ use crate::model::{FloatType, MergedLayer, weighted_sum};
 
 /// Name of the index file, which maps tensors to weight files. It is written only if there are several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
-/// Number of elements that are converted and written at a time.
+/// Number of elements per written block.
 const BLOCK_ELEMENTS: usize = 1 << 20;
-/// Number of elements that one thread converts at a time.
+/// Number of elements that a thread converts per task.
 const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Layout {
     /// tensor is larger. Calls `wrote` with the size of every written block in bytes.
     ///
     /// # Errors
-    /// Fails if stored weights cannot be read, an element does not fit the float type (the error names the tensor), or
-    /// a file cannot be written. Propagates errors from `wrote`.
+    /// Fails if stored weights cannot be read, a value overflows the float type (the error names the tensor), or a file
+    /// cannot be written. Propagates errors from `wrote`.
     pub fn write(
         &self,
         folder: &Path,

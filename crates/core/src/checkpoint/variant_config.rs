@@ -97,7 +97,8 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
         let before = retained.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
-    // transformers derives this setting from the layer index, which has changed. Write it explicitly for each layer.
+    // transformers derives the attention type from the layer index, which has changed. Write it explicitly for each
+    // layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
         config.insert("layer_types".into(), layer_types(retained.iter().map(|&layer| unpruned.windows[layer])));
         // Some loaders use these keys even if `layer_types` is present.
@@ -140,7 +141,7 @@ pub fn modeling_source(architecture: &Architecture) -> String {
     names.into_iter().fold(MODELING_TEMPLATE.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
-/// Returns the name of the class that replaces a transformers class.
+/// Returns the name of a class in the modeling file, such as `GhostedLlamaModel`.
 pub(super) fn class_name(architecture: &Architecture, suffix: &str) -> String {
     format!("{}{}{suffix}", architecture::CLASS, class_prefix(architecture))
 }
