@@ -1,5 +1,5 @@
 //! Tokens that the files next to a `tokenizer.json` add to it. They come from `added_tokens_decoder` and the lists of
-//! special tokens in `tokenizer_config.json`, or from the older `added_tokens.json`. Follows transformers 5
+//! special tokens in `tokenizer_config.json`, or from the older `added_tokens.json`. This module follows transformers 5
 //! (`tokenization_utils_base.py`, `tokenization_utils_tokenizers.py`). The indices in these files only determine the
 //! order of new tokens. Each new token gets the next free id.
 
@@ -18,7 +18,7 @@ const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 /// Key for added tokens in `tokenizer_config.json`. If it is present, the two older files are ignored.
 const ADDED_TOKENS_DECODER: &str = "added_tokens_decoder";
-/// Keys that assign a role to a token.
+/// Keys that name the special token for each role.
 const TOKEN_ROLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
@@ -73,7 +73,7 @@ pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(|file| file.is_file()).collect()
 }
 
-/// Reads a `tokenizer_config.json`, or returns null if it does not exist. Like transformers, takes token roles from the
+/// Reads a `tokenizer_config.json`, or returns null if it does not exist. Like transformers, reads token roles from the
 /// older `special_tokens_map.json` unless the config has `added_tokens_decoder`.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
         return Ok(None);
     }
     let bytes = regular::read(tokenizer)?;
-    // Damaged files are reported when they are loaded.
+    // A damaged file is reported when the tokenizer is loaded.
     let Ok(tokens) = serde_json::from_slice::<TokenizerAddedTokens>(&bytes) else { return Ok(None) };
     let added = tokens_to_add(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
@@ -204,7 +204,7 @@ fn tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedTo
             let is_special = roles.contains(&token.as_str()) || extra.iter().any(|known| known.content == *token);
             listed.extend(index.as_u64().map(|index| (index, AddedToken::with_default_flags(token, is_special))));
         }
-        // `tokenizer.json` takes precedence over the older file.
+        // `tokenizer.json` takes precedence over `added_tokens.json`.
         known_tokens.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
     }
     let known: Vec<AddedToken> = known_tokens.iter().filter_map(AddedToken::from_map).collect();
@@ -275,7 +275,7 @@ mod tests {
         for files in [
             vec![],
             vec![("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
-            // An `added_tokens_decoder` disables the older file.
+            // An `added_tokens_decoder` disables `added_tokens.json`.
             vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {
@@ -296,7 +296,7 @@ mod tests {
         let same = json!({"added_tokens_decoder": {"28": special_token_json("<|end|>")}});
         let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", same)]);
         assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
-        // Changed flags apply, and new tokens follow the highest id.
+        // Changed flags take effect, and new tokens get the ids after the highest existing one.
         let mut strips = special_token_json("<|end|>");
         strips["lstrip"] = json!(true);
         let [new, z] = ["<|new|>", "z"].map(special_token_json);

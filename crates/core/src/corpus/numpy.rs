@@ -88,7 +88,7 @@ fn join_words(high: u64, low: u64) -> u128 {
 /// Entropy pool that NumPy derives from a seed.
 struct SeedSequence([u32; 4]);
 
-/// Hash whose multiplier changes with every word.
+/// Hash function whose constant changes with every word.
 struct Hasher {
     constant: u32,
     multiplier: u32,

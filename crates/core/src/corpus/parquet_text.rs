@@ -1,4 +1,4 @@
-//! Reading text columns from Parquet files.
+//! Reader for the text column of a Parquet file.
 
 use std::fs::File;
 use std::path::Path;

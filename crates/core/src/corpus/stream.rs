@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Size of the shuffle buffer in rows, as in the paper's loader.
 const BUFFER_ROWS: usize = 10_000;
-/// Number of random buffer positions that are drawn at a time. Unused positions are discarded when the rows end.
+/// Number of random buffer positions per draw, as in `datasets`. Positions left over when the rows end are discarded.
 const POSITION_BLOCK: usize = 1000;
 /// Maximum number of shard groups that are interleaved.
 const MAX_GROUPS: usize = 10;

@@ -1,4 +1,4 @@
-//! Reading rows of text from corpus files.
+//! Reader for the rows of a corpus file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -19,8 +19,8 @@ const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const CORPUS_FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::Text)] };
 
-/// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have their own
-/// name, because older versions cached results for the text with its original line endings.
+/// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have a
+/// separate name, because older versions cached results for the text with its original line endings.
 ///
 /// # Errors
 /// Fails if [`read_rows`] does not support the extension.
@@ -94,7 +94,7 @@ pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 /// Iterates over the rows of a corpus file. JSON rows are read lazily.
 ///
 /// # Errors
-/// Fails in the same cases as [`read_rows`]. An invalid line fails when it is read.
+/// Fails in the same cases as [`read_rows`]. An invalid line yields an error when the iterator reaches it.
 pub fn open_rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
     open_rows_within(path, column, TextLimit::current())
 }

@@ -47,7 +47,7 @@ impl<'de> Visitor<'de> for TextRowSeed<'_> {
                 continue;
             }
             let value = map.next_value_seed(TextRowSeed(&[]))?;
-            // Of duplicate keys, the last one wins, as in Python.
+            // The last of several equal keys wins, as in Python.
             row.columns.retain(|(known, _)| *known != name);
             row.columns.push((name, value));
         }

@@ -1,5 +1,5 @@
-//! Tokenization with the backbone's own `tokenizer.json`. This module is the only user of the `tokenizers` library,
-//! which panics on some damaged files. Such panics are converted into errors that name the file.
+//! Tokenization with the backbone's `tokenizer.json`. This module is the only user of the `tokenizers` library, which
+//! panics on some damaged files. Such panics are converted into errors that name the file.
 
 use std::path::{Path, PathBuf};
 
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
     }
 
-    /// Each of these files made the library panic or return out-of-range ids.
+    /// Each of these files makes `tokenizers` panic or return out-of-range ids.
     #[test]
     fn damaged_tokenizer_error_names_the_file() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);

@@ -1,5 +1,5 @@
-//! Sanity checks for a `tokenizer.json` before the library loads it. Rejects values that would allocate gigabytes or
-//! expand text without bound.
+//! Sanity checks for a `tokenizer.json` before the library loads it. The checks reject values that would allocate
+//! gigabytes or expand text without bound.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 /// Maximum length of a string in the settings, in bytes.
 const MAX_STRING_BYTES: usize = 1 << 16;
 
-/// Explains why a tokenizer file is unsafe to load with `tokenizers`. Returns `None` if it is safe.
+/// Returns the reason why a tokenizer file is unsafe to load with `tokenizers`, or `None` if it is safe.
 pub(super) fn find_problem(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("not a JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);

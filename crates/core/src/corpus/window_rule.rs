@@ -261,7 +261,7 @@ mod tests {
     }
 
     /// Expected values from Python: `random.seed(5)`, then six calls to `random.randint(0, int(0.9 * 101) - 8 - 1)`.
-    /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
+    /// The values for PTB come from `random.randint(0, 101 - 8 - 1)` instead.
     #[test]
     fn windows_of_joined_texts_match_python_reference() {
         let tokenizer = sample::words();

@@ -37,8 +37,8 @@ impl Windows {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }
 
-    /// Adds a window that starts at a random token of a document, at token `last` at the latest. `tokens` are the
-    /// document's ids, and the byte offset in its text at which each token ends.
+    /// Adds a window that starts at a random token from 0 to `last` of a document. `tokens` contains the document's
+    /// token ids, and the end of each token as a byte offset in the text.
     pub(super) fn push_random(
         &mut self,
         document: usize,
@@ -70,7 +70,7 @@ impl Windows {
 
 /// Returns the last window start that the reference code allows, `tokens − length − 1`, or `None` if it is negative.
 ///
-/// The last possible start is one token later, but the reference code reserves the token after the window.
+/// The last possible start is one token later, but the reference code leaves room for one token after the window.
 pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }

@@ -124,7 +124,7 @@ impl GgufVocabulary<'_> {
     /// Maps tokens to ids. Skips unused tokens, which only pad the embedding.
     fn vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.token_types[*id] != UNUSED);
-        // Of duplicate tokens, the first one wins, as in llama.cpp.
+        // The first of several equal tokens wins, as in llama.cpp.
         let mut vocab = Map::new();
         used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
         vocab
