@@ -35,7 +35,7 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "iterative", value: "true", word: "iterative", label: "CCA bound (NBL), iterative" },
 ];
 
-/// Number of rows read at a time.
+/// Number of rows per block.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removal of the layers closest to an affine map, by the canonical correlations between their input and output.
@@ -132,7 +132,8 @@ pub(super) fn to_f64(rows: &[f32]) -> Result<Vec<f64>> {
     Ok(rows.iter().map(|&v| f64::from(v)).collect())
 }
 
-/// Computes `C − Σ ρ_i²` for two variables. `sides` returns their rows, which correspond to the rows of `activations`.
+/// Computes `C − Σ ρ_i²` for two variables. `sides` contains a row source for each variable, with one row for each row
+/// of `activations`.
 pub(super) fn compute_bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
@@ -172,7 +173,7 @@ mod tests {
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::no_trials;
 
-    /// Orthogonal patterns with zero mean.
+    /// Orthogonal patterns of four tokens with zero mean.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
     const B: [f32; 4] = [1.0, -1.0, 1.0, -1.0];
     const C: [f32; 4] = [1.0, -1.0, -1.0, 1.0];
@@ -222,8 +223,8 @@ mod tests {
     #[test]
     fn layer_bounds_match_hand_computed_values() {
         let selection = select(&json!({}), 2);
-        // Layer 0 keeps the span, so its bound is 0. The correlations of layers 1 to 3 are 1 and 3/5, 1 and 4/5, and 1
-        // and 0, so their bounds are 1 − 9/25, 1 − 16/25 and 1.
+        // The input and output of layer 0 span the same space, so its bound is 0. The canonical correlations of layers
+        // 1 to 3 are 1 and 3/5, 1 and 4/5, and 1 and 0, so their bounds are 1 − 9/25, 1 − 16/25 and 1.
         assert_scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
         assert_eq!(selection.removed, [0, 2]);
     }
@@ -231,8 +232,8 @@ mod tests {
     #[test]
     fn block_bounds_match_hand_computed_values() {
         let selection = select(&json!({"cut": "block"}), 2);
-        // The first block's input and output share A and 3/5 of B. Those of the second share only A. Those of the third
-        // share only 3B + 4C, which lies in the plane of C and B.
+        // The input and output of the first block have A and 3/5 of B in common. Those of the second have only A in
+        // common. Those of the third have only 3B + 4C in common, which lies in the plane of C and B.
         assert_scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
         assert_eq!(selection.removed, [0, 1]);
     }

@@ -48,7 +48,7 @@ impl DepthUnit {
         format!("{}s", self.noun())
     }
 
-    /// Returns the number of layers or sublayers in a backbone that this unit counts.
+    /// Returns the number of units in a backbone of `layers` layers.
     pub fn available(self, layers: usize) -> usize {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }

@@ -102,8 +102,8 @@ impl Explicit {
     }
 }
 
-/// Rejects layers that the backbone does not have, and a list without a valid length. `has_valid_length` states whether
-/// the length of the list fits the depth.
+/// Rejects layers that the backbone does not have, and a list whose length does not fit the depth (`has_valid_length`
+/// is `false`).
 fn check_layers(layers: &[usize], has_valid_length: bool, spec: &PruneSpec<'_>) -> Result<()> {
     if let Some(layer) = layers.iter().find(|&&layer| layer >= spec.layers) {
         return Err(Error::bad_input(format!("`{NAME}` lists a layer that `{}` does not have", spec.backbone))
@@ -123,8 +123,8 @@ fn check_layers(layers: &[usize], has_valid_length: bool, spec: &PruneSpec<'_>) 
         }))
 }
 
-/// Rejects sublayers that the depth does not count or the backbone does not have. Also rejects a list whose length
-/// differs from the depth.
+/// Rejects sublayers that do not match the unit of the depth or that the backbone does not have. Also rejects a list
+/// whose length differs from the depth.
 fn check_listed_sublayers(removed: &Cut, spec: &PruneSpec<'_>) -> Result<()> {
     let candidates: Cut = spec.unit.candidates(spec.layers).into_iter().collect();
     if let Some((layer, kind)) = removed.iter().find(|&(layer, kind)| !candidates.contains(layer, kind)) {

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn later_trials_include_the_kept_merges() {
         let options = json!({"combine": 3, "threshold": 0.5});
-        // The first position is 9 − 3.
+        // The first trial merges into layer 9 − 3.
         let all = select_layers(&options, 5, |_| 0.6).unwrap();
         assert_eq!(merges(&all), [(6, vec![7, 8]), (5, vec![6, 9]), (4, vec![5])]);
         assert_eq!(all.removed, [5, 6, 7, 8, 9]);

@@ -1,9 +1,9 @@
 //! Neural Block Linearization (arXiv 2505.21077): removes the sublayers that an affine map of their input approximates
 //! best. Not part of the paper. The published scripts rank only attention sublayers.
 //!
-//! The bound is the same as in [`super::cca`], applied to the streams before and after the sublayer, as in the
-//! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the sublayer, with `h + a`, where `a` is
-//! its output.
+//! The bound is that of [`super::cca`], applied to the streams before and after the sublayer, as in the published
+//! scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the sublayer, with `h + a`, where `a` is its
+//! output.
 
 use std::collections::BTreeSet;
 

@@ -43,7 +43,7 @@ pub struct CalibrationStats<'a> {
 pub type InputNorms<'a> = dyn Fn((usize, Sublayer)) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
-    /// Measures the backbone with each of the given cuts removed in turn. Returns one value for each cut.
+    /// Measures the backbone once without each of the given cuts. Returns one value per cut.
     ///
     /// # Errors
     /// See [`Self::measure_trials`].
@@ -55,7 +55,7 @@ impl CalibrationStats<'_> {
     /// Measures trials. Returns the value of `metric` for each trial, in order.
     ///
     /// # Errors
-    /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
+    /// Fails if a measurement fails. Also fails if a value is not finite, because such values cannot be ranked.
     pub fn measure_trials(&mut self, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let found = (self.trials)(metric, trials)?;
         let name = match metric {
@@ -173,8 +173,8 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the regions `[start, end)` that the selection may contain. The pass spools the activations at their
-    /// boundaries.
+    /// Returns the regions, blocks `[start, end)` of adjacent removed layers, that the selection may contain. The pass
+    /// spools the activations at their boundaries.
     fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         if self.one_block(spec) {
             return self.pairs(spec).iter().map(|pair| (pair.from, pair.to)).collect();
@@ -223,8 +223,8 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns what the scores measure, if a selection with a depth of 1 scores every candidate. The scores are those
-    /// of the selection, or the results of its trials if the rule measures any.
+    /// Returns the quantity that the scores measure, or `None` if a selection with a depth of 1 does not score every
+    /// candidate. If the rule measures trials, the scores are the trial results.
     fn importance(&self) -> Option<Importance> {
         None
     }
@@ -238,8 +238,8 @@ pub trait Criterion: Send + Sync {
 pub struct Selection {
     /// Removed layers or sublayers.
     pub removed: Cut,
-    /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates. Sublayers are
-    /// numbered by [`Sublayer::index_in_model`](crate::model::Sublayer::index_in_model).
+    /// Pairs of candidate and score, in an order that depends on the criterion. A candidate is a layer, the first layer
+    /// of a block, or the [index](crate::model::Sublayer::index_in_model) of a sublayer.
     pub scores: Vec<(usize, f64)>,
     /// Merges by which the layers were removed, in order. Empty if the criterion does not merge layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -257,7 +257,7 @@ impl Selection {
         Self::new(Cut::layers(layers), scores)
     }
 
-    /// Returns the maximal runs `[start, end)` of removed layers.
+    /// Returns the maximal blocks `[start, end)` of adjacent removed layers.
     pub fn regions(&self) -> Vec<(usize, usize)> {
         self.removed.regions()
     }
@@ -286,8 +286,8 @@ impl Selection {
     }
 }
 
-/// Returns every region that a selection of `depth` layers may contain. Sublayer cuts have no regions, which consist of
-/// whole layers.
+/// Returns every region that a selection of `depth` layers may contain. Returns none for cuts of sublayers, because
+/// regions consist of whole layers.
 pub(super) fn any_regions(spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     let PruneSpec { layers, depth, unit, .. } = *spec;
     if unit != DepthUnit::Layers {
@@ -319,7 +319,7 @@ impl Cosine {
 /// Rejects a request that a rule cannot satisfy, or whose unit the rule does not support.
 ///
 /// # Errors
-/// Fails with the reason if the request is rejected.
+/// Fails if the request is rejected. The error states the reason.
 pub fn check(name: &str, rule: &dyn Criterion, spec: &PruneSpec<'_>) -> Result<()> {
     let units = rule.units();
     if units.contains(&spec.unit) {
@@ -354,7 +354,7 @@ pub(super) fn check_depth(name: &str, reason: &str, max: usize, spec: &PruneSpec
         .found(spec.depth))
 }
 
-/// Reason passed to [`check_depth`] by rules that do not restrict the layers.
+/// Reason passed to [`check_depth`] by rules that may remove any layer.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
 
 /// Deviation of the official repository that applies to all criteria it implements.
@@ -365,7 +365,7 @@ pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
 
 pub(super) type CriterionEntry = options::RegistryEntry<dyn Criterion>;
 
-/// Builds a rule by deserializing its options into the rule's own type.
+/// Builds a criterion by deserializing its options into `T`.
 pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     name: &str,
     options: &Options,
@@ -373,13 +373,14 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     Ok(Box::new(options::read::<T>(name, options)?))
 }
 
-/// Relative difference up to which scores count as equal. Smaller differences are rounding errors of the f32 streams.
+/// Relative difference up to which two scores are considered equal. Smaller differences are rounding errors of the f32
+/// streams.
 const SCORE_TOLERANCE: f64 = 1e-9;
 
-/// Explains why the calibration data cannot distinguish the layers. Returns an empty list if it can.
+/// Returns the reasons why the calibration data cannot distinguish the layers. The list is empty if it can.
 ///
 /// Possible reasons are a text of one repeated token (all channels are then constant), fewer tokens than channels for a
-/// rule that compares streams, and equal scores. Rules that read no calibration data always return an empty list.
+/// rule that compares streams, and equal scores. The list is also empty for rules that read no calibration data.
 pub fn degenerate(
     criterion: &dyn Criterion,
     spec: &PruneSpec<'_>,

@@ -65,7 +65,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {
         settings.score.get_or_insert(Score::Ppl);
-        // The lookup ignores case, so normalize it to get equal cache keys for equal backbones.
+        // The lookup ignores case, so lowercase the name to get equal cache keys for equal backbones.
         settings.backbone = settings.backbone.map(|name| name.to_lowercase());
     }
     options::to_options(name, &settings)
@@ -100,7 +100,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     }))
 }
 
-/// Row in the table of released orders.
+/// Row of the table of released orders.
 #[derive(Deserialize)]
 struct ReleasedOrder {
     backbone: String,

@@ -31,7 +31,7 @@ pub(super) fn cluster(affinity: &[f64], layers: usize, clusters: usize) -> Resul
     Ok(labels.iter().filter_map(|label| first_seen.iter().position(|seen| seen == label)).collect())
 }
 
-/// Computes the embedding of each layer.
+/// Computes the embedding of each layer, a point with `dimensions` coordinates.
 fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f64>>> {
     let off_diagonal = |i: usize, j: usize| if i == j { 0.0 } else { affinity[i * layers + j] };
     let roots: Vec<f64> = (0..layers).map(|i| (0..layers).map(|j| off_diagonal(i, j)).sum::<f64>().sqrt()).collect();

@@ -17,7 +17,7 @@ pub enum TrialMetric {
     Cosine,
 }
 
-/// Backbone from which a cut is removed and in which layers may be merged.
+/// Backbone without the layers or sublayers of a cut, optionally with merged layers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trial {
     pub removed: Cut,
@@ -39,5 +39,5 @@ impl Trial {
     }
 }
 
-/// Function that measures trials.
+/// Function that measures the given metric for each trial and returns one value per trial.
 pub type Trials<'a> = dyn FnMut(TrialMetric, &[Trial]) -> Result<Vec<f64>> + 'a;
