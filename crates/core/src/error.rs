@@ -203,7 +203,7 @@ impl Error {
         }
     }
 
-    /// Returns the message on one line, without its hint, for a table cell.
+    /// Returns the message on one line, without the hint, for a table cell.
     pub fn one_line(&self) -> String {
         let parts = &self.0;
         let mut line = parts.what.clone();

@@ -1,5 +1,5 @@
-//! Eval set of multiple-choice documents. The programs of all variants form one [`Trie`], and a single run of it yields
-//! the log-likelihoods of all choices for all variants.
+//! Eval set of multiple-choice documents. The programs of all variants form one [`Trie`], and a single run of the trie
+//! yields the log-likelihoods of all choices for all variants.
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
 //! choices. Choices of a document with equal inputs are merged, so their results are identical. Only rows that score a
@@ -103,8 +103,8 @@ pub fn scores_of_choices(values: &[f64]) -> Vec<Score> {
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Groups documents into batches of up to `batch_tokens` tokens. A longer document has its own batch. The batch
-    /// size affects results only through rounding.
+    /// Groups documents into batches of up to `batch_tokens` tokens. A document with more tokens gets a separate batch.
+    /// The batch size affects results only through rounding.
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.
@@ -128,7 +128,7 @@ impl<'a> MultipleChoiceEval<'a> {
     /// Builds a batch of documents and the function that extracts its values.
     fn build_part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
-        // Scored tokens by batch row, each with the index of its choice within the chunk.
+        // Scored tokens by batch row, each with the index of its choice within the part.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         let mut choices = 0;
         for &document in documents {

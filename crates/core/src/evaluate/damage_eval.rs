@@ -35,7 +35,7 @@ impl Damage {
     /// a value is not finite.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
         let mean = Measure::from_values(windows)?;
-        // Value, and its derivative with respect to the mean.
+        // The metric's value, and its derivative with respect to the mean.
         let (value, slope) = match self {
             // The square root has no derivative at zero. If the mean is zero, all squares are zero, so the error is
             // zero too.
@@ -111,9 +111,9 @@ impl Damages {
         damage.estimate(&self.by_window(damage, part))
     }
 
-    /// Returns the mean of each window: the mean square for [`Damage::RmsChange`], the mean loss difference for
-    /// [`Damage::PerplexityRatio`]. All windows have the same number of predictions, so the mean over windows is the
-    /// mean over tokens.
+    /// Returns the metric's mean over the predictions of each window. This is the mean square for [`Damage::RmsChange`]
+    /// and the mean loss difference for [`Damage::PerplexityRatio`]. All windows have the same number of predictions,
+    /// so the mean over windows is the mean over tokens.
     pub fn by_window(&self, damage: Damage, part: WindowPart) -> Vec<f64> {
         let windows = match part {
             WindowPart::All => &self.all,
@@ -224,7 +224,7 @@ fn average_metrics(predictions: &[Divergence]) -> WindowMeans {
     let mut sums = [0.0; METRIC_COUNT];
     for prediction in predictions {
         let change = prediction.ln_q.exp() - prediction.ln_p.exp();
-        // `f64::max` ignores NaN, so NaN must be handled explicitly.
+        // `same_top` is a boolean even if a probability is NaN, so NaN must be handled explicitly.
         let is_undefined = prediction.ln_p.is_nan() || prediction.ln_q.is_nan();
         let same = if is_undefined { f64::NAN } else { f64::from(u8::from(prediction.same_top)) };
         let values = [

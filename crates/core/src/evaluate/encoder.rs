@@ -92,7 +92,7 @@ fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
     tokenizer_config.get(key).is_none()
 }
 
-/// Creates the prefix token for a token that the tokenizer names.
+/// Creates a prefix token from a token in the tokenizer files.
 fn tokenizer_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
     Ok(Some(PrefixToken { role, token, is_from_config: false }))
 }
@@ -138,7 +138,7 @@ fn token_id_error(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error 
         .found(id)
 }
 
-/// Encoder for tasks, with or without special tokens, and with a prefix token for empty contexts.
+/// Encoder for task prompts, with a prefix token for empty contexts.
 pub struct TaskEncoder<'a> {
     tokenizer: &'a Tokenizer,
     prefix: Option<Prefix>,

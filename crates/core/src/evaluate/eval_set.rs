@@ -214,7 +214,7 @@ mod tests {
     fn parts_of_a_chunk_keep_value_order_and_add_their_times() {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
-        // Each of the four layers adds 11.
+        // Each of the four layers of the test engine adds 11 to the loss.
         assert_eq!(compute_losses(Program::dense(4), &mut seconds).unwrap(), [[49.0, 50.0, 51.0]]);
         let added = seconds.iter().sum::<f64>() - 10.0;
         assert!(added > 0.0 && added < started.elapsed().as_secs_f64(), "{seconds:?}");

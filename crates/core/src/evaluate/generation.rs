@@ -1,4 +1,4 @@
-//! Eval set of generation tasks. Continues prompts under every program of a trie, in chunks.
+//! Eval set of generation tasks. Each chunk of prompts is continued under every program of a trie.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -18,8 +18,8 @@ const DEVICE_PROMPTS: usize = 1024;
 /// Maximum number of tokens per pass on a GPU.
 const DEVICE_TOKENS: usize = 1 << 18;
 
-/// Eval set of prompts. The values of a chunk list the end reason, the number of new tokens and the tokens for each
-/// prompt. [`GenerationEval::read`] parses them.
+/// Eval set of prompts. The values of a chunk list the end reason, the number of new tokens and the ids of these tokens
+/// for each prompt. [`GenerationEval::read`] parses them.
 pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
@@ -101,7 +101,7 @@ impl<'a> GenerationEval<'a> {
     }
 }
 
-/// End reasons in the order of their stored numbers.
+/// End reasons, indexed by the number under which they are stored.
 const ENDS: [End; 4] = [End::EndOfText, End::Stop, End::Length, End::NotFinite];
 
 /// Splits values into the end reason and tokens of each prompt. Returns `None` if they are truncated.
@@ -230,7 +230,7 @@ mod tests {
             assert!(!eval.is_complete(0, other), "{other:?}");
         }
         assert!(eval.read(&all[..5]).is_err());
-        // Each prompt counts as its own length plus its maximum number of new tokens.
+        // The token count of a prompt is its length plus the maximum number of new tokens.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
         // Processed tokens: two one-token prompts and three generated tokens.
         assert_eq!(

@@ -24,7 +24,7 @@ pub enum LogitDistance {
 
 named!(LogitDistance: Angle = "angle", Js = "js");
 
-/// Number of rows of logits held in memory per model.
+/// Number of logit rows per model that are in memory at once.
 const BLOCK_ROWS: usize = 64;
 
 impl LogitDistance {
