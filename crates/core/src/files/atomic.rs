@@ -11,8 +11,8 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
-/// network file systems cache file attributes.
+/// Age after which an unchanged temporary file is considered abandoned if its owner process cannot be checked. Network
+/// file systems cache file attributes for a shorter time.
 pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const TEMPORARY_SUFFIX: &str = ".ghostlab-tmp";

@@ -43,7 +43,7 @@ pub struct FileSystem {
     pub memory: bool,
 }
 
-/// Magic numbers from `<linux/magic.h>` and the file systems' own headers.
+/// Magic numbers from `<linux/magic.h>` and the headers of the file systems.
 #[cfg(target_os = "linux")]
 const FILE_SYSTEMS: [(u32, FileSystem); 18] = [
     (0xef53, FileSystem::local("ext4")),

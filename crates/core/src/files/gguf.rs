@@ -14,7 +14,7 @@ use crate::error::{Error, Result, shorten};
 /// Maximum size of a header in bytes. The largest known headers, with half a million BPE merges, take 20 MB. In memory,
 /// a value takes up to 32 times its size in the file.
 const MAX_HEADER_BYTES: u64 = 1 << 25;
-/// Supported tensor types.
+/// Supported tensor types, as listed in messages.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
 /// Returns whether a path has the extension of a GGUF file.
@@ -60,7 +60,7 @@ impl Gguf {
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
         file.take(MAX_HEADER_BYTES).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
-        // Compare with the tensor count in the header to detect duplicate names, which the map merges.
+        // The tensor count in the header reveals duplicate names, which candle's map merges.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let is_version_1 = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = panics::catch(|| Content::read(&mut Cursor::new(&head)))

@@ -92,7 +92,7 @@ fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
     })
 }
 
-/// Returns GGUF's number for a tensor type (ggml.h).
+/// Returns the GGUF number of a tensor type (`ggml_type` in ggml.h).
 fn type_number(dtype: GgmlDType) -> u32 {
     match dtype {
         GgmlDType::F32 => 0,

@@ -43,7 +43,7 @@ pub struct JsonRows<R> {
 }
 
 impl<R: BufRead> JsonRows<R> {
-    /// Creates a reader. `zipped` states whether `lines` decompresses a gzip file, whose read errors may mean that the
+    /// Creates a reader. `zipped` states whether `reader` decompresses a gzip file, whose read errors may mean that the
     /// file is damaged.
     pub fn new(reader: R, path: &Path, zipped: bool) -> Self {
         Self {

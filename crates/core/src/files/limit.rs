@@ -75,7 +75,7 @@ impl TextLimit {
     }
 }
 
-/// Counter for the memory that rows occupy. Empty rows count as well, because a few megabytes can decompress to a
+/// Counter for the memory that rows occupy. Empty rows also occupy memory, and a few megabytes can decompress to a
 /// hundred million of them.
 #[derive(Debug)]
 pub struct RowMemory<'a> {

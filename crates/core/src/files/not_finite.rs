@@ -1,4 +1,4 @@
-//! Support for Python's `NaN` and `Infinity`, which JSON does not have.
+//! Support for Python's `NaN` and `Infinity`, which the JSON standard does not allow.
 
 /// Key of the object that represents a non-finite number. The value is `NaN`, `Infinity` or `-Infinity`.
 pub const NOT_FINITE: &str = "$ghostlab::not_finite";

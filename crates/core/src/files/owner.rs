@@ -14,7 +14,7 @@ pub struct Owner {
     pub pid: u32,
     /// Boot id and PID namespace in which `pid` is valid. `None` if the system does not provide them.
     pub system: Option<String>,
-    /// Start time in clock ticks since boot. Distinguishes processes that were given the same id one after the other.
+    /// Start time in clock ticks since boot. Distinguishes processes that reuse the same id.
     pub started: Option<u64>,
 }
 

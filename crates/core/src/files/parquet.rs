@@ -1,8 +1,8 @@
-//! Reading columns from Parquet files.
+//! Reader for columns of Parquet files.
 //!
 //! Polars is built without small integers, dates, times, decimals and categories, which would double its size. Columns
-//! are therefore read in their physical types (a date is a number of days). The schema that [`read`] passes along has
-//! the logical types.
+//! are therefore read in their physical types (a date is a number of days). The schema that [`read`] passes to its
+//! callbacks has the logical types.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,8 +19,8 @@ use super::limit::TextLimit;
 use super::panics;
 use crate::error::{Error, Result};
 
-/// Reads the columns that `select` names, and passes the table and the schema to `convert`. The table
-/// has the physical types, and the schema has the logical types.
+/// Reads the columns that `select` returns, and passes the table and the schema to `convert`. The table has the
+/// physical types, and the schema has the logical types.
 ///
 /// Polars panics on some damaged footers (found by flipping bits). Such a panic is converted into an error. A damaged
 /// page header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.

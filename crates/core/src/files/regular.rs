@@ -1,4 +1,4 @@
-//! Opening user-provided paths, restricted to regular files. Reading from a pipe or device could block or never end.
+//! Access to user-provided paths, restricted to regular files. Reading from a pipe or device could block or never end.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read, Seek};
@@ -55,8 +55,8 @@ fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     Ok(beginning == LFS_POINTER.as_bytes())
 }
 
-/// Opens a regular file, rejecting pipes without blocking. Unlike [`open`], does not detect Git LFS pointers, and needs
-/// one fewer system call, which matters on network file systems.
+/// Opens a regular file, rejecting pipes without blocking. Unlike [`open`], this function does not detect Git LFS
+/// pointers. It needs one fewer system call, which matters on network file systems.
 ///
 /// # Errors
 /// Fails if the file cannot be opened. Fails with kind `InvalidData`, naming the file type, if it is not a regular

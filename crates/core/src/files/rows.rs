@@ -1,4 +1,4 @@
-//! Formats of row files: corpus texts and task documents.
+//! Formats of files whose rows are corpus texts or task documents.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,7 +34,7 @@ pub const TABLES: [Ending; 5] = [
     (".parquet", RowForm::Parquet),
 ];
 
-/// Row files with the same purpose, and the noun that messages use for them.
+/// File formats for one purpose, and the noun that messages use for such files.
 #[derive(Debug)]
 pub struct RowFiles {
     /// `corpus` or `task`.
@@ -99,7 +99,7 @@ pub fn read_text(mut file: File, path: &Path) -> Result<String> {
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
-/// Converts all line ends to `\n`, like Python.
+/// Converts all line ends to `\n`, like Python's text mode.
 pub fn normalize_line_ends(text: String) -> String {
     if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
 }

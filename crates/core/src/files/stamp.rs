@@ -62,7 +62,7 @@ fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(rest)
 }
 
-/// Returns the resolution of change times, or `None` if a change may not alter them at all, as with shared mappings on
+/// Returns the resolution of change times, or `None` if a write may leave them unchanged, as with shared mappings on
 /// in-memory file systems.
 pub fn time_resolution(file: &File) -> Option<Duration> {
     match disk::file_system_of(file) {

@@ -1,5 +1,5 @@
-//! Single output files. An output file never replaces an input, a link or a device. It replaces another file only if
-//! this program wrote it, or if forced.
+//! Single output files. An output file never replaces an input, a link or a device. It replaces any other file only if
+//! this program wrote that file, or if `force` is set.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Output folders. Files are written to a draft next to the folder. The finished draft then replaces the folder
-//! atomically where the file system supports it.
+//! Output folders. Files are written to a draft, a hidden folder next to the output folder. The finished draft then
+//! replaces the output folder, atomically where the file system supports it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

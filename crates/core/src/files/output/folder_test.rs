@@ -144,7 +144,8 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::current() };
     let leftover =
         |count: u32, ending: &str| swap::sibling_path(output.path(), &format!("{}.{count}", killed.tag()), ending);
-    // `half` is an incomplete draft with a hard link to a user file. `old` was already swapped out.
+    // `half` is an incomplete draft with a hard link to a user file. `old` is an output folder that a finished draft
+    // has replaced.
     let half = leftover(0, swap::DRAFT_SUFFIX);
     let old = leftover(1, swap::DRAFT_SUFFIX);
     fs::create_dir(&half).unwrap();

@@ -1,5 +1,5 @@
 //! Output folders and files at user-chosen paths. Files that this program did not write are never removed, and are
-//! replaced only if forced.
+//! replaced only if [`OutputFile::force`] is set.
 //!
 //! | file | content |
 //! | --- | --- |

@@ -9,13 +9,13 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// Suffix of drafts.
+/// Suffix of draft folders.
 pub(super) const DRAFT_SUFFIX: &str = ".part";
 /// Suffix of a replaced folder until it is removed, on file systems that cannot exchange two folders atomically.
 pub(super) const REPLACED_SUFFIX: &str = ".old";
 /// File that marks an incomplete draft. A folder that contains it may be deleted as a whole.
 pub(super) const DRAFT_MARKER: &str = ".ghostlab.draft";
-/// Age after which an unchanged draft counts as abandoned. Writing a draft takes seconds.
+/// Age after which an unchanged draft is considered abandoned. Writing a draft takes seconds.
 const ABANDONED_AFTER: Duration = Duration::from_secs(600);
 /// Maximum number of bytes of the output folder's name in the name of a draft. The limit leaves room for the owner tag.
 const MAX_NAME_BYTES: usize = 120;
