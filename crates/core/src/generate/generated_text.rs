@@ -53,8 +53,8 @@ impl Generation {
     }
 }
 
-/// Returns why a continuation ends here, or `None` if it continues. Stop strings are searched for in the complete text
-/// including special tokens, because a stop string may span tokens.
+/// Returns the reason why a continuation ends after `ids`, or `None` if it continues. Stop strings are searched for in
+/// the complete text including special tokens, because a stop string may span tokens.
 pub(super) fn end_reason(
     ids: &[u32],
     settings: &super::Settings,

@@ -1,5 +1,5 @@
-//! Generation settings of a backbone from `generation_config.json`, or from `config.json` if that does not exist, with
-//! the semantics of transformers 5. Sampling settings are ignored because they do not affect greedy decoding.
+//! Generation settings of a backbone from `generation_config.json`, or from `config.json` if that file does not exist,
+//! with the semantics of transformers 5. Sampling settings are ignored because they do not affect greedy decoding.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result, shorten};
 
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Settings that change the decoding strategy, each with the number that disables it, if there is one. All other values
+/// Settings that change the decoding strategy, each with the numeric value that disables it, if any. All other values
 /// are rejected.
 const UNSUPPORTED_SETTINGS: [(&str, Option<f64>); 18] = [
     ("assistant_early_exit", None),

@@ -65,7 +65,7 @@ impl LogitsProcessors {
         Self { end_of_text: Vec::new(), ..self.clone() } == Self::default()
     }
 
-    /// Returns the highest token id that the processors use. It must be in the vocabulary.
+    /// Returns the highest id of a biased, banned or forced token. All such ids must be in the vocabulary.
     pub fn highest_id(&self) -> Option<u32> {
         let sequences = self.sequence_bias.iter().map(|(ids, _)| ids).chain(&self.bad_words_ids);
         let forced = self.forced_bos_token_id.iter().chain(&self.forced_eos_token_id);

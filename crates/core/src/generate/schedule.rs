@@ -1,4 +1,4 @@
-//! Continuous batching: runs as many prompts at a time as the batch size and the cache allow, each under all programs.
+//! Continuous batching: runs as many prompts at once as the batch size and the cache allow, each under all programs.
 //! When a prompt finishes, the next one starts.
 //!
 //! Prompts run in the lexicographic order of their token ids, so that prompts with a common prefix are adjacent. Each
@@ -85,7 +85,7 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Chooses the next token from its logits. Returns `None` if no logit is finite or one is NaN or +∞.
+    /// Chooses the next token from the given logits. Returns `None` if no logit is finite or one is NaN or +∞.
     fn choose_token(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
         argmax(logits)?;
         settings

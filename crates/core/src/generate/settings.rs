@@ -44,7 +44,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns settings for greedy decoding without stop strings, with 16 prompts at a time.
+    /// Returns settings for greedy decoding without stop strings, with up to 16 concurrent prompts.
     pub fn greedy(max_new_tokens: usize, context: usize) -> Self {
         Self {
             max_new_tokens,

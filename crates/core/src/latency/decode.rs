@@ -24,7 +24,7 @@ pub struct DecodeResult {
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
-    /// Index of the first counted round.
+    /// Index of the first of the rounds that enter the statistics.
     pub first: usize,
     /// FLOPs for the new tokens according to the cost model. `dense_work` is the value for the dense backbone.
     pub work: f64,
@@ -68,7 +68,7 @@ impl DecodeResult {
 }
 
 /// Times greedy decoding of `tokens` new tokens per sequence, with each program in a separate trie. The prompt is
-/// processed first into an empty cache and is not timed. See [`run_rounds`] for the rounds.
+/// processed first into an empty cache and is not timed. See [`run_rounds`] for the order and number of rounds.
 ///
 /// # Errors
 /// Fails if the engine does not support decoding or a step fails for a reason other than insufficient memory.

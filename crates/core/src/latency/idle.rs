@@ -12,7 +12,7 @@ const MATRIX_ORDER: usize = 512;
 const PRODUCTS: usize = 8;
 
 /// Times a fixed computation on all threads, in the same number of rounds as a variant, and returns the spread. If
-/// other programs use the processor, the spread counts as noise ([`TimeSpread::is_noise`]).
+/// other programs use the processor, the spread is considered noise ([`TimeSpread::is_noise`]).
 pub fn measure_idle_spread() -> TimeSpread {
     let factor = vec![1.0f32 / MATRIX_ORDER as f32; MATRIX_ORDER * MATRIX_ORDER];
     let mut product = vec![0.0f32; MATRIX_ORDER * MATRIX_ORDER];

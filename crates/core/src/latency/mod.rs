@@ -1,5 +1,5 @@
-//! Latency of one forward pass over a prompt (prefill) and of decoding new tokens after it (decode). The variants are
-//! measured in alternation.
+//! Latency of one forward pass over a prompt (prefill) and of decoding new tokens after it (decode). Passes of
+//! different variants alternate.
 //!
 //! | file | content |
 //! | --- | --- |

@@ -17,7 +17,7 @@ pub struct LatencyResult {
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
-    /// Index of the first counted round. The number of counted rounds is set by the protocol.
+    /// Index of the first of the rounds that enter the statistics. The protocol sets the number of these rounds.
     pub first: usize,
     /// Number of complete sessions measured. The times come from the last one.
     #[serde(default = "default_sessions", skip_serializing_if = "is_one")]
@@ -49,8 +49,8 @@ fn available_times(times: [&Option<Vec<f64>>; 3]) -> Vec<&[f64]> {
 }
 
 impl LatencyResult {
-    /// Sets the times of the dense backbone, and chooses the counted rounds of prefill and decoding. They are the
-    /// variant's own if it is unstable in the rounds of the other variants.
+    /// Sets the times of the dense backbone, and chooses the counted rounds of prefill and decoding. If the variant is
+    /// unstable in the rounds shared by all variants, its most stable rounds are counted instead.
     pub fn set_dense(&mut self, dense: Option<&Self>) {
         self.dense = dense.and_then(|dense| dense.times.clone());
         self.dense_bytes = dense.and_then(Self::bytes);

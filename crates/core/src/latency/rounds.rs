@@ -25,7 +25,8 @@ impl Rounds {
 pub struct ExtraRounds {
     /// Maximum number of additional rounds.
     pub rounds: usize,
-    /// Maximum duration of additional rounds in seconds, or the duration of the requested rounds if that is longer.
+    /// Maximum duration of additional rounds in seconds. If the requested rounds took longer, their duration is the
+    /// limit.
     pub seconds: f64,
 }
 
@@ -47,16 +48,17 @@ pub enum PassTimes {
 pub struct Session {
     /// Outcome of each variant.
     pub timed: Vec<PassTimes>,
-    /// Index of the first of the most stable consecutive rounds, which count for all variants that are stable in them.
+    /// Index of the first of the most stable consecutive rounds. These rounds are counted for all variants that are
+    /// stable in them.
     pub first_counted_round: usize,
 }
 
-/// Returns the counted rounds: as many as the protocol specifies, starting at `first`.
+/// Returns the times of the counted rounds, from which statistics are computed. The protocol specifies their number.
 pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
 
-/// Returns whether the counted rounds of any of these times are unstable.
+/// Returns whether any of the given times are unstable in the counted rounds.
 pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bool {
     let mut spreads =
         times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
@@ -77,7 +79,7 @@ pub fn count_passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
-/// Times each program's pass over the prompt. Each program runs in its own trie, and the head is applied at every
+/// Times each program's pass over the prompt. Each program runs in a separate trie, and the head is applied at every
 /// position. A pass ends only when its predictions are in host memory, so no work is pending on the device. See
 /// [`run_rounds`].
 ///
@@ -106,10 +108,10 @@ pub(super) fn build_separate_tries(programs: &[Program]) -> Vec<Trie> {
 /// rounds.
 ///
 /// A time is unstable if it varies too much ([`TimeSpread::is_noise`]). Rounds are added, up to the limits of `extra`,
-/// until every program was stable together with the first one, which is the dense backbone, in as many consecutive
-/// rounds as requested. With dozens of programs, no rounds are stable for all of them on a machine that is not
-/// perfectly idle. Source: Georges, Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA
-/// 2007, section 4.2.
+/// until each program has `rounds.timed` consecutive rounds in which both this program and the first one, the dense
+/// backbone, are stable. These rounds may differ between programs, because with dozens of programs, no rounds are
+/// stable for all of them unless the machine is perfectly idle. Source: Georges, Buytaert and Eeckhout, "Statistically
+/// rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn run_rounds(
     programs: usize,
     rounds: Rounds,
@@ -162,7 +164,7 @@ fn measured_times(timed: &[PassTimes]) -> Vec<&[f64]> {
     measured.collect()
 }
 
-/// Returns whether every program was stable together with the first one in some `count` consecutive rounds.
+/// Returns whether each program has `count` consecutive rounds in which both this program and the first one are stable.
 fn is_settled(timed: &[PassTimes], count: usize) -> bool {
     let times = measured_times(timed);
     let Some(&dense) = times.first() else { return true };
@@ -179,8 +181,8 @@ fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
     (spreads.iter().filter(|spread| spread.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
 }
 
-/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Among ties, the rounds with
-/// the smallest deviations win.
+/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. The sum of relative
+/// deviations breaks ties.
 fn most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
     let rounds = times.iter().map(|all| all.len()).max().unwrap_or(0);
     let all = (0..=rounds.saturating_sub(count)).map(|first| (first, instability(times, first, count)));
@@ -386,8 +388,7 @@ mod tests {
     #[test]
     fn noisy_rounds_are_repeated_until_stable() {
         let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
-        // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
-        // unstable.
+        // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times are unstable.
         let (rounds, first, extra_rounds) = measure_adaptive_rounds(&[40, 200, 40, 200, 40], extra);
         assert!(rounds >= 6 && first == rounds - 3, "{rounds} rounds, from {first}");
         assert_eq!(extra_rounds, rounds - 3);

@@ -1,8 +1,8 @@
 //! Statistics of timed rounds, and the stability criterion.
 
-/// Maximum deviation of stable times, relative to the mean. Larger deviations indicate load from other programs. The
-/// paper's deviations are below 0.02, except for one of 0.13. For ten rounds, 0.05 corresponds to a 95 % confidence
-/// interval of ±3.6 % of the mean.
+/// Maximum standard deviation of stable times, relative to the mean. Larger deviations indicate load from other
+/// programs. The paper's deviations are below 0.02, except for one of 0.13. For ten rounds, 0.05 corresponds to a 95 %
+/// confidence interval of ±3.6 % of the mean.
 pub const MAX_RELATIVE_DEVIATION: f64 = 0.05;
 
 /// Mean and spread of times.
