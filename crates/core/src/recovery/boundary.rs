@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, LayerMerge, MergedLayer, Operator, Step, Sublayer};
 
-/// Number of rows that a method reads at a time, so that memory use does not depend on the size of the calibration set.
+/// Number of rows per block that a method reads, so that memory use does not depend on the size of the calibration set.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
@@ -86,7 +86,7 @@ pub struct Boundary<'a> {
     pub earlier: &'a [(Span, Repair)],
     /// Last remaining layer before the span if the backbone is pruned iteratively, or `None` if the backbone is dense.
     pub before: Option<&'a RemainingLayer>,
-    /// Merges by which the criterion chose the layers. Empty if the criterion does not merge layers.
+    /// Merges by which the criterion removed the layers. Empty if the criterion does not merge layers.
     pub merges: &'a [LayerMerge],
     /// Start of each sequence in the corpus. If the list is empty, sequences are assumed not to overlap.
     pub starts: &'a [Start],
@@ -151,7 +151,7 @@ impl Boundary<'_> {
         Sums::new(self.channels(), self.backbone.accumulation_device())
     }
 
-    /// Computes `XᵀX` and `XᵀΔ` over the operator sequences, where `X = X_pre` and `Δ = X_post − X_pre`.
+    /// Computes `XᵀX` and `XᵀΔ` over the first [`Self::fitted`] sequences, where `X = X_pre` and `Δ = X_post − X_pre`.
     pub(super) fn normal_equations(&self) -> Result<NormalEquations> {
         let mut sums = self.sums();
         for rows in self.blocks(self.fitted) {
@@ -172,20 +172,20 @@ impl Boundary<'_> {
         index * self.length()..(index + 1) * self.length()
     }
 
-    /// Reads `X_pre [rows, C]`.
+    /// Reads `X_pre [rows, C]`, the stream that enters the span.
     pub fn pre(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(self.span.input(), rows)
     }
 
-    /// Reads `X_post [rows, C]`.
+    /// Reads `X_post [rows, C]`, the stream that leaves the span.
     pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(self.span.output(), rows)
     }
 
     /// Computes the stream `[rows, C]` that enters the span once all preceding spans are repaired.
     ///
-    /// Starts with the dense model's stream at the first span. Then runs the repairs, and the layers between them, on
-    /// one sequence.
+    /// The computation starts with the dense model's stream at the first span. It runs the repairs, and the layers
+    /// between them, on one sequence.
     ///
     /// # Errors
     /// Fails if a preceding repair changes the weights of a layer, because such a repair cannot be run as a step.
@@ -208,13 +208,13 @@ impl Boundary<'_> {
         self.backbone.run_steps(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
     }
 
-    /// Reads the residual stream `[rows, C]` before the MLP of layer `start − 1`. The MLP's output `A` is `X_pre` minus
-    /// this stream.
+    /// Reads the residual stream `[rows, C]` before the MLP of [`Self::layer_before`]. The MLP's output `A` is `X_pre`
+    /// minus this stream.
     pub fn middle(&self, rows: Range<usize>) -> Result<&[f32]> {
         self.activations.rows(HookPoint::Middle(self.layer_before()?), rows)
     }
 
-    /// Returns the last layer before the span.
+    /// Returns the last remaining layer before the span.
     ///
     /// # Errors
     /// Fails if no layer before the span remains.
@@ -254,8 +254,8 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// A channel counts as constant if the range of its values is at most this multiple of the f32 epsilon, relative to its
-/// largest magnitude.
+/// Maximum range of a constant channel's values, as a multiple of the f32 epsilon times the channel's largest
+/// magnitude.
 const CONSTANT_RANGE_EPSILONS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
@@ -436,7 +436,7 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
-        // Values that differ only by rounding errors count as constant.
+        // A channel is constant if its values differ only by rounding errors.
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);

@@ -34,8 +34,8 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "Ghost Layer, normed" },
 ];
 
-/// Relative cutoff for singular values, as in the reference code. A singular value counts as zero if it is at most this
-/// fraction of the largest one.
+/// Relative cutoff for singular values, as in the reference code. A singular value is treated as zero if it is at most
+/// this fraction of the largest one.
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.

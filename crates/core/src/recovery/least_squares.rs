@@ -80,7 +80,7 @@ const AUTO: &str = "auto";
 /// Candidate ridges as fractions of the mean eigenvalue of `XᵀX`.
 const RIDGE_FRACTIONS: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
-/// One of this many consecutive windows is held out.
+/// Number of consecutive windows of which the last one is held out.
 const HOLDOUT_STRIDE: usize = 4;
 
 impl Default for Ridge {
@@ -173,8 +173,8 @@ pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSqua
     Ok(solved)
 }
 
-/// Sums over three disjoint sets of windows: training windows, held-out windows, and windows that share tokens with a
-/// held-out window.
+/// Normal equations for three disjoint sets of windows: training windows, held-out windows, and windows that share
+/// tokens with a held-out window.
 struct Split {
     training: NormalEquations,
     held_out: NormalEquations,

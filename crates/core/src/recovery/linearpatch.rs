@@ -60,7 +60,7 @@ struct LinearPatchOptions {
 
 /// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` computed from `X·H`.
 ///
-/// Follows the reference code:
+/// The scales `d` follow the reference code:
 ///
 /// - If one operator replaces a region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
 /// - If one operator replaces each layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens. It is computed
@@ -208,7 +208,7 @@ impl Ratios {
         )
     }
 
-    /// Computes the ratios of the mean magnitudes, which are taken over all tokens.
+    /// Computes the ratios of the mean magnitudes over all tokens.
     fn over_tokens(&self, tokens: f64) -> Vec<f32> {
         let magnitudes = self.pre.iter().zip(&self.post);
         magnitudes.map(|(pre, post)| ((post / tokens) / (pre / tokens + MAGNITUDE_EPSILON)) as f32).collect()

@@ -150,7 +150,7 @@ impl FitSequences {
 
 pub(super) type RecoveryEntry = options::RegistryEntry<dyn Recovery>;
 
-/// Builds a method by deserializing its options into the method's own type.
+/// Builds a method by deserializing its options into `T`.
 pub(super) fn build<T: Recovery + DeserializeOwned + 'static>(
     name: &str,
     options: &Options,

@@ -121,8 +121,8 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.is_tunable())
 }
 
-/// Builds a recovery. Returns the recovery, its complete options as used in cache keys, and the fine-tuning settings if
-/// the operator is to be trained.
+/// Builds a recovery. Returns the recovery, its complete options as used in cache keys, and the fine-tuning settings,
+/// if any.
 ///
 /// # Errors
 /// Fails in the same cases as [`build`], or if the fine-tuning settings are invalid.
@@ -187,8 +187,8 @@ pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label used in tables. If the variant has no label of its own, the method's label is followed by the
-/// option value in parentheses.
+/// Returns the label used in tables. If the name's suffix does not identify a variant, the method's label is followed
+/// by that suffix in parentheses.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),

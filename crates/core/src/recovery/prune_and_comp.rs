@@ -58,7 +58,7 @@ struct PruneAndComp {
     placement: Placement,
 }
 
-/// Fills in the granularity and the target, each of which determines the other. Defaults to the paper's form.
+/// Fills in the granularity and the target, each of which determines the other. The defaults are those of the paper.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = resolve_form(&settings)?;

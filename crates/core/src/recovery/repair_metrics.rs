@@ -108,8 +108,8 @@ fn compute_error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Rang
     let pre = boundary.pre(rows.clone())?;
     let post = boundary.post(rows.clone())?;
     // X̂ is X_pre, plus A·M and the bias for a linear repair, where the input A is X_pre (possibly normalized) or the
-    // output of the MLP before the cut. The error is therefore A·M + b − Δ, and just −Δ for a plain cut. Where
-    // attention is repaired too, or layers are merged, the layer is run again.
+    // output of the MLP before the cut. The error is therefore A·M + b − Δ, and just −Δ for a plain cut. If attention
+    // is repaired too, or layers are merged, the layer is run again.
     match repair {
         Repair::Cut => Ok(subtract(pre, post)),
         Repair::Stream(operator) if operator.is_bias_only() => add_bias(subtract(pre, post), operator),

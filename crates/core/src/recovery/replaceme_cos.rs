@@ -104,8 +104,8 @@ impl Recovery for Cosine {
 
     fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         let c = channels as f64;
-        // Counts two products with the map, and eight accesses per element: three streams in random order, and two
-        // passes in f64.
+        // The cost covers two products with the map, and eight accesses per element: three streams in random order, and
+        // two passes in f64.
         self.epochs as f64 * rows as f64 * (4.0 * c * c + 8.0 * ELEMENT_COST * c)
     }
 
@@ -167,7 +167,7 @@ impl BatchStep {
         }
     }
 
-    /// Reads the rows of the given tokens from disk.
+    /// Reads the rows of the given tokens into the buffers `A` and `Y`.
     fn read(&mut self, boundary: &Boundary<'_>, tokens: &[usize]) -> Result<()> {
         let c = self.channels;
         for rows in [&mut self.branch, &mut self.target, &mut self.mapped] {
@@ -210,7 +210,7 @@ fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
 }
 
 /// Returns the cosine similarity for one token, and replaces `mapped` with the derivative of the batch's loss with
-/// respect to it.
+/// respect to `mapped`.
 fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
     let mut dot = 0.0f64;
     let mut pp = 0.0f64;

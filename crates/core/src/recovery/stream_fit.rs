@@ -8,14 +8,15 @@ use crate::error::Result;
 /// f64.
 pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
-/// Solves `min ‖Z·M − Δ‖²` over the operator sequences.
+/// Solves `min ‖Z·M − Δ‖²` over the first [`Boundary::fitted`] sequences.
 pub(super) fn fit_without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<LeastSquaresSolution> {
     let mut sums = boundary.sums();
     visit_blocks(boundary, input, |[z, delta]| sums.add(z, delta))?;
     least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
 }
 
-/// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the operator sequences. Returns the map and the bias `[C]`.
+/// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the first [`Boundary::fitted`] sequences. Returns the map and the
+/// bias `[C]`.
 ///
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M`, where `z̄` and `δ̄`
 /// are the means over tokens. Substituting `b` leaves the centered least-squares problem
@@ -57,7 +58,7 @@ pub(super) fn fit_with_bias(
     Ok((solved, bias))
 }
 
-/// Calls `visit` with blocks of `Z` and `Δ` in f64, which together cover the operator sequences.
+/// Calls `visit` with blocks of `Z` and `Δ` in f64, which together cover the first [`Boundary::fitted`] sequences.
 fn visit_blocks(
     boundary: &Boundary<'_>,
     input: Input<'_>,

@@ -77,7 +77,7 @@ impl Sums {
     }
 
     /// Returns whether the device added the rows. If the device ran out of memory, moves its sums to the CPU and does
-    /// not use it again.
+    /// not use the device again.
     fn check_added(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),
