@@ -28,7 +28,7 @@
 //!
 //! | modules | content |
 //! | --- | --- |
-//! | [`error`], [`quantity`], [`deviation`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | errors, bounds of numbers, deviations of official code from the published formulas, method options, table styles, file access, linear algebra, significance tests |
+//! | [`error`], [`quantity`], [`deviation`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | errors, bounded numbers, deviations of official code from the published formulas, method options, table styles, file access, linear algebra, significance tests |
 //! | [`model`], [`corpus`], [`tasks`] | backbones and the engines that run them, token windows, multiple-choice requests |
 //! | [`checkpoint`] | export of a variant for other programs |
 //! | [`metric`] | names, directions and formats of metrics |

@@ -206,7 +206,7 @@ impl MethodDescription {
         }
     }
 
-    /// Returns all pairs of an option and a value that the option's schema lists.
+    /// Returns each option with each of the values that its schema lists.
     pub fn choices(&self) -> Vec<(String, Value)> {
         let options = self.options["properties"].as_object().into_iter().flatten();
         options

@@ -63,8 +63,8 @@ const MAX_ENUMERATED_OUTCOMES: u64 = 1 << 20;
 /// assignments for which the difference is at least as far from zero as the observed one.
 ///
 /// The p-value is exact if there are few enough distinct outcomes, as with a single task (McNemar's test) or tasks of
-/// few distinct sizes. Otherwise, it is estimated from `draws` random assignments, with one added to both counts so
-/// that it is never 0. The same seed gives the same p-value on every machine.
+/// few distinct sizes. Otherwise, it is estimated from `draws` random assignments, with 1 added to the numerator and
+/// the denominator so that the p-value is never 0. The same seed gives the same p-value on every machine.
 pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f64 {
     // Questions from equally large tasks have equal weight, so pool these tasks.
     let mut groups: Vec<DiscordantCounts> = Vec::new();
@@ -140,8 +140,8 @@ fn count_heads(random: &mut Mt64, count: u64) -> u64 {
 /// computes its 95 % percentile interval and two-sided p-value from `samples` paired resamples.
 ///
 /// The p-value is twice the smaller of two fractions: resampled differences ≤ 0, and resampled differences ≥ 0. It is
-/// at most 1. One is added to each count and to `samples`, so it is never 0. The same seed gives the same interval on
-/// every machine.
+/// at most 1. One is added to each count and to `samples`, so the p-value is never 0. The same seed gives the same
+/// interval on every machine.
 ///
 /// # Errors
 /// Fails if the lists differ in length or are empty, `samples` is 0, or a loss is not finite.
@@ -166,7 +166,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
         .map(|_| mean((0..differences.len()).map(|_| differences[draw_below(&mut random, differences.len())])))
         .collect();
     means.sort_by(f64::total_cmp);
-    // A mean of zero counts on both sides. `total_cmp` would distinguish −0 from 0.
+    // A mean of zero is counted on both sides. `total_cmp` would distinguish −0 from 0.
     let (not_above, not_below) =
         (means.iter().filter(|mean| **mean <= 0.0).count(), means.iter().filter(|mean| **mean >= 0.0).count());
     let smaller = to_f64(not_above.min(not_below));

@@ -82,7 +82,7 @@ pub struct TextSample<'a> {
     pub length: usize,
     /// Number of bytes that the predicted tokens decode to, if known.
     pub bytes: Option<usize>,
-    /// Damage relative to the dense model, if the grid requests it.
+    /// [`Damage`] metrics relative to the dense model, if the grid requests them.
     pub damages: Option<&'a Damages>,
 }
 

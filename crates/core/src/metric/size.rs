@@ -11,7 +11,7 @@ const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     ..DEFAULTS
 };
 
-/// Percentage of parameters that the variant does not store. Its operators count as stored.
+/// Percentage of parameters that the variant does not store. The parameters of its operators are counted as stored.
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
     source: MetricSource::Size(|savings| 100.0 * savings.parameters),

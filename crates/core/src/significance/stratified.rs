@@ -15,8 +15,8 @@ pub struct StratifiedMean {
     pub degrees_of_freedom: f64,
 }
 
-/// Weight of the pooled variance in each stratum, in items. It keeps the variance positive in strata that consist of a
-/// few equal items.
+/// Weight of the pooled variance in each stratum, as a number of items. It keeps the variance positive in strata that
+/// consist of a few equal items.
 const SMOOTHING: f64 = 5.0;
 
 impl StratifiedMean {

@@ -1,8 +1,8 @@
 //! Nine zero-shot multiple-choice tasks: their properties, the requests sent to a model, and the scores of its answers.
 //!
-//! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
-//! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
-//! texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`Solutions`] and
+//! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that accuracies are comparable. Documents and
+//! their texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`]
+//! convert texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`Solutions`] and
 //! [`TaskResult::from_documents`] convert scores to accuracies.
 //!
 //! ```

@@ -124,7 +124,7 @@ struct RequestEncoder<'a, E> {
 }
 
 impl<E: Encoder> RequestEncoder<'_, E> {
-    /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own, and then both are
+    /// Encodes a context and its continuation as lm-eval does. The context is encoded separately, and then both are
     /// encoded as one text. The continuation's ids are those of the joined text after skipping as many ids as the
     /// context has. If a token spans the boundary, the concatenation of both differs from the ids of the joined text.
     fn encode_pair(
@@ -207,7 +207,7 @@ impl<E: Encoder> RequestEncoder<'_, E> {
                 .found(format!("{} tokens", continuation_ids.len())));
         }
         let mut input_ids = [context_ids, continuation_ids.as_slice()].concat();
-        // Truncate from the left, so BOS is the first token to go.
+        // Truncate from the left, so BOS is removed first.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         let cut_ids = input_ids.drain(..truncated_left).collect();
         // The model does not need the last id, because no token is predicted after it.

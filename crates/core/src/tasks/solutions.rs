@@ -27,7 +27,7 @@ pub struct Questions {
     /// Index of the document in the split.
     pub id: usize,
     /// Index of the correct choice. An invalid index, such as -1 for hidden answers, never matches. lm-eval silently
-    /// counts these documents as wrong. Here they are also reported, see [`TaskResult::unanswered`].
+    /// counts these documents as wrong. [`TaskResult::unanswered`] reports their number.
     pub gold: i64,
     /// Numbers of characters, bytes, continuation tokens and truncated tokens for each choice.
     pub choices: Vec<[usize; 4]>,

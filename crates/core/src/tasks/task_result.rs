@@ -10,8 +10,8 @@ use crate::files::number;
 /// Score of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
-    /// Sum of the log-probabilities of the tokens in the continuation. Each is computed by a log-softmax in f32, and
-    /// they are added in f64.
+    /// Sum of the log-probabilities of the tokens in the continuation. The log-probabilities are computed by a
+    /// log-softmax in f32 and added in f64.
     pub log_likelihood: f64,
     /// Whether every continuation token was the most likely one.
     pub greedy: bool,
@@ -96,7 +96,7 @@ pub struct TaskResult {
     /// the model, for example an overflow in half precision.
     pub non_finite: usize,
     /// Number of scored documents whose correct choice is not among the choices, as in a split with hidden answers.
-    /// They count as wrong.
+    /// These documents are counted as wrong.
     pub unanswered: usize,
     /// Number of requests with a truncated context.
     pub truncated: usize,
