@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// Position in the backbone at which the residual stream can be captured. Also called a site.
+/// Position in the backbone, also called a site, at which the residual stream can be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
     /// Input of layer `l`, written `X_l`. In a backbone of `L` layers, `X_L` is the input of the final norm.

@@ -249,7 +249,7 @@ fn first_non_finite(numbers: &[f32]) -> Option<usize> {
 /// Returns whether any value is NaN or infinite, that is, has an exponent of all ones.
 fn has_non_finite(numbers: &[f32]) -> bool {
     const EXPONENT_MASK: u32 = 0x7f80_0000;
-    // No early exit, so that the loop vectorizes.
+    // Do not exit early, so that the loop vectorizes.
     simd::in_widest!(
         numbers.iter().fold(false, |any, number| any | (number.to_bits() & EXPONENT_MASK == EXPONENT_MASK))
     )

@@ -76,7 +76,7 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
             config.scale.to_string(),
         ));
     }
-    // llama.cpp applies its default caps if the entries are missing.
+    // llama.cpp applies its default soft caps if the metadata entries are missing.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
         return Err(unsupported_error(
@@ -101,7 +101,8 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(form)
 }
 
-/// Returns whether llama.cpp uses a sliding window in layer `index`, if every `every`th layer has full attention.
+/// Returns whether llama.cpp uses a sliding window in layer `index`, if the last of every `every` layers has full
+/// attention.
 fn has_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
@@ -289,7 +290,7 @@ impl Layout {
         ];
         let mut pairs = pairs.to_vec();
         if full_attention_interval(form).is_some() {
-            // If no layer has a window, write the context length as the window size, which has no effect.
+            // If no layer has a window, write the context length, because a window of that size has no effect.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
             pairs.push(("attention.sliding_window", count_value(window)));
         }

@@ -83,7 +83,7 @@ impl CheckpointTensor {
 
 impl Layout {
     /// Plans the checkpoint of a variant. `folder` contains the backbone. Weights are converted to `dtype`. If `dtype`
-    /// is `None`, they keep their stored type. Operators are always stored in f32, the type they are applied in.
+    /// is `None`, they keep their stored type. Operators are always stored in f32, the type in which they are applied.
     ///
     /// # Errors
     /// Fails if the weights do not match the config, the program has no layers, or a checkpoint cannot store an
@@ -237,7 +237,7 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
             let norm = norm.ok_or_else(|| {
                 Error::job("cannot export an operator that is not folded into the weights")
                     .at(format!("layer {layer}, {}", sublayer.name()))
-                    .expected("an output norm of the sublayer, to attach the operator to")
+                    .expected("a sublayer with an output norm, to which the operator can be attached")
                     .found("no output norm")
             })?;
             attached.push(AttachedOperator {

@@ -123,7 +123,7 @@ pub const MODELING_FILE: &str = "modeling_ghostlab.py";
 const MODELING_TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
-/// it instead of loading an incomplete model.
+/// this value instead of loading an incomplete model.
 pub(super) const REMOTE_CODE_HINT: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
 
 /// Returns the modeling file for an architecture.

@@ -66,7 +66,7 @@ impl PythonRandom {
                 .expected(format!("at most {count}"))
                 .found(size));
         }
-        // CPython draws from a list of all indices if the list is smaller than a set of the drawn ones.
+        // CPython draws from a list of all indices if the list is smaller than a set of the drawn indices.
         let mut set_size = 21;
         if size > 5 {
             let mut table = 1;

@@ -13,7 +13,7 @@ pub(super) struct TextRow {
 }
 
 impl TextRow {
-    /// Removes and returns the first of `columns` that the row has.
+    /// Removes and returns the first of `columns` that the row contains.
     pub(super) fn take_column(&mut self, columns: &[&str]) -> Option<(String, TextRow)> {
         let index = columns.iter().find_map(|column| self.columns.iter().position(|(name, _)| name == column))?;
         Some(self.columns.swap_remove(index))

@@ -160,7 +160,7 @@ impl Tokenizer {
 
     /// Returns one more than the highest id of the vocabulary and the added tokens, which is the minimum number of
     /// embedding rows. It can exceed the number of tokens because ids may have gaps. Tokens that only neighboring files
-    /// add do not count, because many embeddings have no row for them.
+    /// add are ignored, because many embeddings have no row for them.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -209,7 +209,7 @@ fn read_description(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> 
     added_tokens::merge_companion_tokens(regular::read(path)?, path, rows)
 }
 
-/// Test tokenizer with one token per word `a` to `z` (ids 2 to 27), split at whitespace, with BOS (id 1) in front.
+/// Test tokenizer with one token per word `a` to `z` (ids 2 to 27), split at whitespace, with BOS (id 1) at the start.
 #[cfg(test)]
 pub(super) mod sample {
     use serde_json::{Value, json};

@@ -354,7 +354,7 @@ mod tests {
         assert!(message.contains("36 documents, the longest with 24 tokens"), "{message}");
         assert!(message.contains("at least 25 tokens"), "{message}");
         assert!(evaluation_windows(WindowRule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
-        // 90 % of one document rounds down to none, so calibration fails, but evaluation works.
+        // 90 % of one document rounds down to zero documents, so calibration fails, but evaluation works.
         assert!(calibration_windows(WindowRule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
         assert_eq!(evaluation_windows(WindowRule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
         assert!(evaluation_windows(WindowRule::C4, &[], &tokenizer, 8, None).is_err());

@@ -167,7 +167,7 @@ impl JsonSchema for Depth {
     }
 }
 
-/// JSON forms of a depth.
+/// JSON representations of a depth.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DepthForm {

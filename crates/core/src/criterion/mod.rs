@@ -1,6 +1,6 @@
 //! Pruning criteria: rules that select the layers to remove (design §6).
 //!
-//! Each criterion is one file with a registry entry, listed in [`ENTRIES`].
+//! Each criterion has a file with a registry entry, which is listed in [`ENTRIES`].
 //!
 //! ```
 //! use ghostlab_core::criterion::{build_resolved, descriptions};

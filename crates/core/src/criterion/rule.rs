@@ -161,7 +161,7 @@ pub trait Criterion: Send + Sync {
     fn check(&self, spec: &PruneSpec<'_>) -> Result<()>;
 
     /// Returns the similarities that the calibration pass has to measure. A rule that needs neither pairs nor
-    /// [`Self::sites`] selects before the pass.
+    /// [`Self::sites`] selects layers before the pass.
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
         let _ = spec;
         Vec::new()
@@ -173,8 +173,8 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the regions, blocks `[start, end)` of adjacent removed layers, that the selection may contain. The pass
-    /// spools the activations at their boundaries.
+    /// Returns the regions that the selection may contain. A region `[start, end)` is a block of adjacent removed
+    /// layers. The pass spools the activations at its boundaries.
     fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         if self.one_block(spec) {
             return self.pairs(spec).iter().map(|pair| (pair.from, pair.to)).collect();

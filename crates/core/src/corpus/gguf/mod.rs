@@ -1,5 +1,5 @@
-//! Conversion between the tokenizer in a GGUF header and a `tokenizer.json`. Follows llama.cpp (`src/llama-vocab.cpp`)
-//! and transformers' GGUF converters.
+//! Conversion between the tokenizer in a GGUF header and a `tokenizer.json`. Both directions follow llama.cpp
+//! (`src/llama-vocab.cpp`) and transformers' GGUF converters.
 
 mod read;
 mod write;
