@@ -1,4 +1,4 @@
-//! Compares the significance tests with values computed by hand.
+//! Compares the significance tests with values computed by hand or in Python.
 
 use super::*;
 

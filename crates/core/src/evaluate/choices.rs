@@ -18,7 +18,7 @@ use crate::tasks::Score;
 pub struct TokenizedChoice<'a> {
     /// Model input: context and continuation without the last token.
     pub input: &'a [u32],
-    /// Scored tokens, predicted by the last rows of `input`. Must not be longer than `input`.
+    /// Scored tokens, predicted by the last rows of `input`. Their number must not exceed the length of `input`.
     pub continuation: &'a [u32],
 }
 

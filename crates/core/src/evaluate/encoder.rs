@@ -9,7 +9,7 @@ use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
 use crate::tasks::{Encoder, Prefix};
 
-/// Special token as given in a backbone's files.
+/// Special token as specified in a backbone's files, by text or id.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum SpecialToken<'a> {

@@ -38,7 +38,7 @@ const UNSUPPORTED_SETTINGS: [(&str, Option<f64>); 18] = [
 pub struct GenerationConfig {
     /// Tokens that end an answer, or an empty list if the files name none.
     pub end_of_text: Vec<u32>,
-    /// Whether `end_of_text` differs from `config.json`.
+    /// Whether `end_of_text` differs from the end tokens in `config.json`.
     has_other_ends: bool,
     /// Maximum number of new tokens in an answer. Overrides the task's value.
     pub max_new_tokens: Option<usize>,

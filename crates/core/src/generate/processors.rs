@@ -111,8 +111,8 @@ impl LogitsProcessors {
         }
     }
 
-    /// Increases the logits of end tokens by an amount that grows exponentially with `tokens`, the number of tokens
-    /// after the start.
+    /// Increases the logits of end tokens by an amount that grows exponentially with `tokens`, the number of new tokens
+    /// since the start of the penalty.
     fn apply_length_penalty(&self, logits: &mut [f32], tokens: i64, factor: f64) {
         let Ok(tokens @ 1..) = i32::try_from(tokens) else { return };
         let growth = (factor.powi(tokens) - 1.0) as f32;

@@ -27,7 +27,7 @@ pub enum Unit {
     /// A fraction between 0 and 1.
     Share,
     Milliseconds,
-    /// Items per second.
+    /// Items per second, such as tokens per second.
     PerSecond,
     /// Units of 10⁶ bytes.
     Megabytes,
@@ -68,7 +68,7 @@ pub enum MetricVisibility {
     IfVocabulariesDiffer,
     /// Shown if the grid names the metric.
     IfNamed,
-    /// Shown only if an artifact requests it. Failed cells have no value.
+    /// Shown only if an artifact requests it. Failed cells are listed without a value.
     OnRequest,
     /// Shown only if an artifact requests it and it has a value.
     IfKnown,
@@ -110,7 +110,7 @@ impl TextSample<'_> {
 pub struct RepairSample<'a> {
     /// Metrics at each boundary. Never empty.
     pub boundaries: Vec<&'a RepairMetrics>,
-    /// Metrics of the same cut without repair, if the grid includes it.
+    /// Metrics of the same cut without repair, if the grid includes that variant.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
 }
 

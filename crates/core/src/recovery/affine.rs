@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn affine_recovers_a_known_map_and_bias() {
-        // X_post = X·(2 0; 1 3) + (5, −1) at the corners of a square.
+        // X_post = X·(2 0; 1 3) + (5, −1) at the corners of the unit square.
         let streams: [(usize, &[f32]); 2] =
             [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
         let written = LiteralActivations::new(2, 1, &streams);

@@ -167,7 +167,7 @@ impl Boundary<'_> {
         one.zip(other).is_some_and(|(a, b)| a.document == b.document && a.token.abs_diff(b.token) < self.length())
     }
 
-    /// Returns the rows of one sequence.
+    /// Returns the range of rows that belong to one sequence.
     pub fn sequence(&self, index: usize) -> Range<usize> {
         index * self.length()..(index + 1) * self.length()
     }
@@ -336,7 +336,7 @@ pub struct System {
 }
 
 impl Solution {
-    /// Returns a solution without diagnostics.
+    /// Creates a solution without diagnostics.
     pub fn new(repair: Repair) -> Self {
         Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
     }

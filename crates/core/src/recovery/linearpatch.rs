@@ -65,8 +65,8 @@ struct LinearPatchOptions {
 /// - If one operator replaces a region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
 /// - If one operator replaces each layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens. It is computed
 ///   from the unrotated `X`, even for `rotate`.
-/// - If the criterion removes one block, `d` is computed from all sequences. Otherwise, it is computed from the
-///   operator sequences.
+/// - If the criterion removes one block, `d` is computed from all sequences. Otherwise, it is computed from the first
+///   `operator_sequences` sequences.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,

@@ -187,8 +187,7 @@ pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label used in tables. If the name's suffix does not identify a variant, the method's label is followed
-/// by that suffix in parentheses.
+/// Returns the label used in tables. Words of the name that do not identify a variant follow the label in parentheses.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),

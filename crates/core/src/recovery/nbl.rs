@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn nbl_recovers_the_known_linear_map_of_a_sublayer() {
-        // a = x·(1 0; 1 2) + (5, −1) at the corners of a square.
+        // a = x·(1 0; 1 2) + (5, −1) at the corners of the unit square.
         let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
         let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];
         let method = build("nbl", json!({}).as_object().unwrap()).unwrap();

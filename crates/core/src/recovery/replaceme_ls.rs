@@ -47,7 +47,7 @@ pub(super) fn replaceme_sites(span: Span) -> Vec<HookPoint> {
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
-/// Returns a solution that maps the MLP output. Adds a note if the map cannot be folded into `down_proj`.
+/// Creates a solution that maps the MLP output. Adds a note if the map cannot be folded into `down_proj`.
 pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
     let operator = Operator::dense(boundary.channels(), map)?;
     let solution = Solution::new(Repair::Branches { operator, attention: false });

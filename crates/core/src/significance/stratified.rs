@@ -120,8 +120,8 @@ fn critical_value(p: f64, degrees_of_freedom: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Computes I_x(a, b), where y = 1 − x. Evaluates the continued fraction on the side on which it converges (A&S
-/// 26.5.8), by Lentz's method.
+/// Computes I_x(a, b), where y = 1 − x. Uses I_x(a, b) = 1 − I_y(b, a) where the continued fraction (A&S 26.5.8)
+/// converges slowly, and evaluates the fraction by Lentz's method.
 fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

@@ -35,8 +35,8 @@ pub struct Task {
     pub split: Split,
     /// Number of documents in the published split, used to check the data.
     pub documents: usize,
-    /// Chance accuracies in percent. The first is for choosing at random. For tasks with two fixed answers, two more
-    /// follow: for always giving the first answer, and for always giving the second.
+    /// Chance accuracies in percent. The first results from random choices. For tasks with two fixed answers, the
+    /// second results from always giving the first answer, and the third from always giving the second.
     pub chance: &'static [f64],
     /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],
@@ -71,8 +71,8 @@ const PLAIN_TASK: Task = Task {
 /// The nine tasks in the order of the paper's columns, followed by RACE as in lm-eval 0.4.11 and older.
 ///
 /// If the choices are texts, the chance level of both metrics is one divided by the number of choices. WinoGrande has 2
-/// choices, and the other tasks have 4. A few ARC documents have 3 or 5. A model that prefers short or common words
-/// scores above the chance level.
+/// choices, and the other tasks have 4. A few ARC documents have 3 or 5. A model that merely prefers short or common
+/// words may score above the chance level.
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",

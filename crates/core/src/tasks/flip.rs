@@ -14,8 +14,8 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether the answer changes in this way from `dense` to `variant`. Each pair contains an answer and
-    /// whether it is correct.
+    /// Returns whether the answer changes from `dense` to `variant` as `self` describes. Each pair contains an answer
+    /// and whether it is correct.
     pub fn matches_answers<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
         match self {
             Self::Changed => dense.0 != variant.0,

@@ -179,7 +179,7 @@ impl<E: Encoder> RequestEncoder<'_, E> {
             return Err(Error::bad_input("the tokenizer does not add a BOS token")
                 .expected("a BOS token, which the BOS policy `always` requires")
                 .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
-                .hint("use the policy `tokenizer`, which gives the same ids as lm-eval with a BOS token"));
+                .hint("use the BOS policy `tokenizer`, which gives the same ids as lm-eval"));
         }
         Ok(ids)
     }

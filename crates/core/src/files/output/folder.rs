@@ -34,7 +34,8 @@ pub struct Draft {
 }
 
 impl OutputFolder {
-    /// Describes a folder with the given kind of output, such as `results`. Folders of another kind are never replaced.
+    /// Creates a handle for a folder with the given kind of output, such as `results`. Folders of another kind are
+    /// never replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self { path: path.into(), kind, hash_cache: Arc::default() }
     }
@@ -207,7 +208,7 @@ fn check_conflicts(
     }
     let mut conflicts: Vec<(String, FileState)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // A parent folder of the new file may exist as a file.
+        // The path of a parent folder of the new file may be that of an existing file.
         let parents = name.match_indices('/').map(|(end, _)| &name[..end]);
         let blocked_parent = parents.map(|parent| (parent, manifest.file_state(folder, parent, hash_cache)));
         let blocked_parent =

@@ -114,7 +114,7 @@ fn put_replaces_the_named_file_and_keeps_others() {
     fs::write(output.path().join("mine"), "mine").unwrap();
     put(&output, "2").unwrap();
     assert_eq!(read_files(output.path()), expected_files(&[("index.html", "2"), ("mine", "mine")]));
-    // If the process is killed between writing the manifest and writing the file, either content is valid.
+    // The process may be killed between writing the manifest and writing the file, so the manifest lists both contents.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
     manifest.write(output.path()).unwrap();
