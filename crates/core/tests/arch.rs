@@ -1,6 +1,6 @@
-//! Compares tiny random models of each architecture with transformers' forward pass, and with candle-transformers'
-//! models that have the same weights. The transformers results are in the reference data `arch`. Those for Mistral and
-//! Qwen2 were written by tools/arch_fixtures.py. The tolerance is a relative Frobenius error of 1e-5.
+//! Compares random models of six architectures with transformers and, for equal weights, with candle-transformers.
+//! `tests/fixtures/arch` contains the models and the outputs of transformers. tools/arch_fixtures.py wrote those for
+//! Mistral and Qwen2. The tolerance is a relative Frobenius error of 1e-5.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -12,7 +12,7 @@ use ghostlab_core::model::{Batch, CandleReference, Config, Decoder, Engine, Obse
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Returns the two sequences from the reference data as a ragged batch.
+/// Reads the two input sequences of a fixture, as a batch and as a tensor of token IDs.
 fn read_batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
@@ -24,7 +24,7 @@ fn load_engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     common::engines_with(&folder.join(config), &folder)
 }
 
-/// Observer that stores the residual stream after every node.
+/// Observer that records the residual stream after the embedding and after every sublayer.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -39,12 +39,12 @@ fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// Computes the input to each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
+/// Computes the input to each layer, `[tokens, C]`, and the logits, `[tokens, vocab]`.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
     engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
-    assert_eq!(streams.0.len(), 1 + 2 * layers, "expected one step per sublayer");
+    assert_eq!(streams.0.len(), 1 + 2 * layers, "expected the embedding and one step per sublayer");
     let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| to_f64(stream)).collect();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
     let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();
@@ -119,7 +119,8 @@ fn models_without_windows_match_candle_transformers() {
     }
 }
 
-/// Changes entries in a fixture's `config.hub-style.json`. Returns the new file and its content.
+/// Copies a fixture's `config.hub-style.json` with some entries changed. Returns the temporary file and its parsed
+/// content.
 fn change_config(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
@@ -168,7 +169,7 @@ fn qwen2_matches_candle_transformers_with_and_without_windows() {
 fn missing_or_extra_bias_error_names_the_tensor() {
     let folder = tempfile::tempdir().unwrap();
     for (config, weights, message) in [
-        // Llama has no biases, so silently ignoring them would give wrong logits.
+        // Loading the biased weights without their biases would silently give wrong logits.
         ("llama-gqa", "qwen2", "self_attn.k_proj.bias"),
         ("qwen2", "llama-gqa", "self_attn.q_proj.bias"),
     ] {
@@ -235,15 +236,16 @@ fn tied_embeddings_use_the_embedding_as_head() {
         );
         weights.remove("lm_head.weight");
     }
-    // Both lists contain the same engines: two on the CPU, and the GPU if there is one. On a GPU, products round
-    // differently if the matrix has another layout.
+    // Both lists contain the same engines: two on the CPU, and the GPU if there is one. On a GPU, rounding depends on
+    // the memory layout of the matrix.
     let (untied, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(untied[..2], tied[..2]);
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));
 }
 
-/// Expects the behavior of transformers 5.23.0 (`tie_weights` in modeling_utils.py). Even with `tie_word_embeddings`, a
-/// `lm_head.weight` that differs from the embedding is used. If only one of the two exists, it serves as both.
+/// Expects the behavior of transformers 5.23.0 (`tie_weights` in modeling_utils.py). Even with `tie_word_embeddings`,
+/// an `lm_head.weight` that differs from the embedding is used. If only one of the two tensors exists, it serves as
+/// both.
 #[test]
 fn untied_head_is_used_even_if_config_ties_it() {
     let folder = tempfile::tempdir().unwrap();

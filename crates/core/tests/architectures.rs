@@ -25,10 +25,10 @@ use half::bf16;
 use tempfile::TempDir;
 
 const TOLERANCE: f64 = 1e-5;
-/// Largest difference between two logits that counts as a tie. For smaller differences, the order of f32 summation may
+/// Margin between the two largest logits below which tokens are not compared, because the order of f32 summation may
 /// decide which logit is larger.
 const TIE_TOLERANCE: f64 = 1e-4;
-/// Number of prompts that the script creates per model.
+/// Number of prompts per model, as in tools/arch_models.py.
 const PROMPTS: usize = 3;
 /// Number of new tokens per prompt.
 const NEW_TOKENS: usize = 12;
@@ -47,7 +47,7 @@ fn folders(out: &TempDir) -> Vec<PathBuf> {
     folders
 }
 
-/// Observer that stores the residual stream after every node.
+/// Observer that records the residual stream after the embedding and after every sublayer.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -73,8 +73,8 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     (inputs, to_f64(&logits.values().unwrap()))
 }
 
-/// Compares the results for each text on its own and for both texts in one batch. Covers each f32 engine, both config
-/// formats, and weights loaded on demand. Returns the number of engines compared.
+/// Compares layer inputs and logits with transformers, for each text alone and for both texts in one batch. Covers each
+/// f32 engine, both config formats, and weights loaded on demand. Returns the number of engines compared.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -117,8 +117,8 @@ fn window_batch(texts: &[&Vec<u32>]) -> Batch {
     Batch::windows(texts.iter().map(|text| text.as_slice()))
 }
 
-/// Compares the logits of the differentiable layers with those of transformers. Also compares their gradient with a
-/// finite difference along the gradient.
+/// Compares the logits of the differentiable layers with those of transformers, and the gradient of the distillation
+/// loss with a finite difference along that gradient.
 fn compare_distillation(folder: &Path) {
     let name = folder.display();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -127,7 +127,7 @@ fn compare_distillation(folder: &Path) {
     for text in 0..2 {
         let ours = tail.logits(&expected[&format!("layer_input.{text}.1")]).unwrap();
         let error = relative_error(&flat(&ours), &flat(&expected[&format!("logits.{text}")]));
-        assert!(error <= TOLERANCE, "{name}: text {text} from its second layer on: {error:e}");
+        assert!(error <= TOLERANCE, "{name}: logits of text {text} from layer 1 on: {error:e}");
     }
     let c = config.hidden;
     let stream: Vec<f32> = expected["layer_input.0.1"].flatten_all().unwrap().to_vec1().unwrap();
@@ -148,7 +148,8 @@ fn compare_distillation(folder: &Path) {
     assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
 }
 
-/// Compares half precision with f32. Experts may be selected differently in half precision, so their bound is loose.
+/// Compares half precision with f32. Rounding may change which experts are selected, so models with experts have a
+/// loose bound.
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
@@ -161,7 +162,7 @@ fn compare_float_types(folder: &Path) {
     }
 }
 
-/// Detokenizer for tests that only compare ids.
+/// Detokenizer that returns empty texts, because the tests compare only token IDs.
 struct Ids;
 
 impl Detokenizer for Ids {
@@ -170,7 +171,8 @@ impl Detokenizer for Ids {
     }
 }
 
-/// Compares the new tokens of all prompts on each engine. Returns the number of tokens compared on one engine.
+/// Compares greedy tokens with transformers up to the first tie in each answer. Returns the number of tokens compared
+/// on one engine.
 fn compare_greedy(folder: &Path) -> usize {
     let expected = tensors(&folder.join("forward.safetensors"));
     let prompts: Vec<Prompt> = (0..PROMPTS)
@@ -246,7 +248,7 @@ fn every_architecture_and_rope_type_matches_transformers() {
     check_scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 
-/// Checks the embedding factor √C exactly. transformers rounds it to bf16 for bf16 weights.
+/// Compares the scaled embeddings bit by bit. transformers rounds the factor √C to bf16 for bf16 weights.
 fn check_scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
@@ -254,6 +256,6 @@ fn check_scaled_embedding(folder: &Path) {
         let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
         let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
         assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);
-        assert_ne!(rounded, ours, "the unrounded embedding is already in bf16");
+        assert_ne!(rounded, ours, "the scaled embedding must not be exact in bf16");
     }
 }

@@ -1,4 +1,4 @@
-//! Compares the corpus module with the reference implementations. Draws, tokens and windows must be equal.
+//! Compares the corpus module with the reference implementations. Random draws, tokens and windows must match exactly.
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use std::path::Path;

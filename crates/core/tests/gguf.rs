@@ -1,5 +1,5 @@
 //! Compares GGUF backbones with the folders from which they were converted. The tests write the files with candle's
-//! writer, and put the rows in llama.cpp's order.
+//! writer, and permute the query and key rows as llama.cpp does.
 #![allow(clippy::panic, reason = "a test panics on unknown names")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -49,7 +49,7 @@ fn permute_rows(x: &Tensor, head_dim: usize) -> Tensor {
     by_halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
 }
 
-/// Returns the tensor's name in `gguf-py`.
+/// Returns the GGUF name of a tensor.
 fn gguf_name(tensor: &str, olmo: bool) -> String {
     let Some((layer, part)) = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
         return match tensor {
@@ -92,7 +92,7 @@ fn architecture_name(class: &str) -> &'static str {
 }
 
 /// Writes a folder's backbone as a GGUF file. Matrices whose row length is a multiple of the block size are quantized
-/// to `dtype`. Also writes the resulting weights to a folder.
+/// to `dtype`. Also writes the dequantized weights to the folder `rounded`.
 fn write_gguf(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
     let arch = architecture_name(config.architecture.class);
@@ -164,7 +164,7 @@ fn rope_factors(config: &Config) -> Option<Tensor> {
     Some(Tensor::from_vec(factors.collect::<Vec<_>>(), head_dim / 2, &Device::Cpu).unwrap())
 }
 
-/// Returns the metadata entries for a file.
+/// Returns the GGUF metadata for a config.
 fn metadata_entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
     let mut entries: Vec<(String, Value)> = [
         ("block_count", count_value(config.layers)),
@@ -274,8 +274,8 @@ fn rounding_on_load_matches_a_quantized_file() {
     }
 }
 
-/// Compares the matrices with complete tensors quantized by candle. The output projection, or a tied embedding in its
-/// place, has a separate type.
+/// Compares weights quantized on load with tensors that candle quantizes as a whole. The output projection, or the
+/// embedding tied to it, may have a different quantization type from the other matrices.
 #[test]
 fn quantization_type_depends_on_tensor_role_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };

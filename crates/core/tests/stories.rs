@@ -203,7 +203,11 @@ fn tokens_and_calibration_windows_match_the_reference() {
     for name in ["calibration", "evaluation"] {
         let text = std::fs::read_to_string(oracle.folder.join(format!("{name}.txt"))).unwrap();
         let ours = tokenizer.encode(&text).unwrap();
-        assert!(ours == oracle.ids(&format!("{name}.ids.json")), "{name}: {} tokens differ", ours.len());
+        assert!(
+            ours == oracle.ids(&format!("{name}.ids.json")),
+            "{name}.txt: the {} tokens differ from the reference",
+            ours.len()
+        );
     }
     let text = std::fs::read_to_string(oracle.folder.join("calibration.txt")).unwrap();
     let windows = calibration_windows(WindowRule::Wikitext2, &[text], &tokenizer, 16, 128, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Compares greedily generated tokens with those of transformers in f32, on the embedded backbones and on small random
+//! Compares greedily generated tokens with those of transformers in f32, on the bundled backbones and on small random
 //! models of other architectures. A larger trained backbone is included if it exists next to the checkout.
 //!
 //! The test is skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run`
@@ -28,7 +28,7 @@ struct ExpectedContinuation {
 const TIE_TOLERANCE: f64 = 1e-4;
 const NEW_TOKENS: usize = 24;
 
-/// Detokenizer for tests that only compare ids.
+/// Detokenizer that returns empty texts, because the test compares only token IDs.
 struct Ids;
 
 impl Detokenizer for Ids {

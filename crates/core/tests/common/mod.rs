@@ -143,7 +143,7 @@ pub fn flat(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Computes ‖a − b‖ / ‖b‖.
+/// Computes ‖ours − expected‖ / ‖expected‖.
 pub fn relative_error(ours: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(ours.len(), expected.len(), "different lengths");
     norm(ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(expected.iter().copied())
@@ -168,7 +168,7 @@ pub fn compare_matrix(what: &str, values: &[f64], expected: &serde_json::Value, 
     let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
     for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
         let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
-        assert!(off <= tolerance, "{what}: {key} is off by {off:e} of the norm");
+        assert!(off <= tolerance, "{what}: {key} differs by {off:e} of the norm");
     }
 }
 

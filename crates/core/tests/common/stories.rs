@@ -1,5 +1,5 @@
-//! Reference data `stories260k`: a small trained Llama (5 layers, C = 64) and the results that reference
-//! implementations gave for it.
+//! Reference data `stories260k`: a small trained Llama (5 layers, C = 64) with results of the reference
+//! implementations.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ impl Oracle {
         Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
-    /// Runs one pass of the dense model that records all similarities and activations.
+    /// Runs the dense model once on the calibration windows, and records all similarities and activations.
     pub fn calibration(&self, engine: &dyn Engine) -> CalibrationResult {
         calibrated(engine, &self.calibration_windows())
     }
