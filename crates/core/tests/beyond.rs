@@ -1,5 +1,5 @@
-//! Compares methods that are not in the paper with a plain float64 implementation in PyTorch. The expected values
-//! are in the `beyond` reference data, whose README documents the formulas and tolerances.
+//! Compares methods that are not in the Ghosted Layers paper with a plain float64 implementation in PyTorch. The
+//! expected values are in the `beyond` reference data, whose README documents the formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 pub(crate) mod world;
@@ -18,12 +18,12 @@ use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
 use world::{OPERATOR_TOLERANCE, PERPLEXITY_TOLERANCE, SCORE_TOLERANCE, World};
 
-/// Suffix of variants whose repair stores a norm without a weight. The weight is multiplied into the matrix, so the
-/// results equal those of `normed-bias`.
+/// Suffix of variants whose RMSNorm weight is multiplied into the operator matrix. Their results equal those of
+/// `normed-bias`.
 const UNIT_NORM_SUFFIX: &str = ":unit-normed-bias";
 
 impl World {
-    /// Returns the names and expected numbers of the variants that remove complete layers. Engines other than the CPU
+    /// Returns the names and expected values of the variants that remove complete layers. Engines other than the CPU
     /// engine take minutes, so for them only the first cut and the first LoRP selection are returned.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let kinds = ["cut:", "lorp:"];
@@ -73,7 +73,7 @@ impl World {
             })
             .collect();
         let compared = self.compare_variants(engine, &cuts, &programs);
-        // The comparison must leave the losses of the dense model bit-identical.
+        // Scoring the dense model together with variants must leave its losses bit-identical.
         let dense = [Program::dense(all)];
         let what = format!("{} on {}", self.name, engine.id());
         assert_eq!(losses(engine, &dense, &self.evaluation)[0].windows, compared.windows, "{what}");
@@ -81,7 +81,7 @@ impl World {
         assert_close(&what, perplexities(engine, &dense, &self.calibration)[0], expected, PERPLEXITY_TOLERANCE);
     }
 
-    /// Compares the layers that LoRP removes, in removal order, and their redundancies.
+    /// Compares the layers that LoRP removes, their order and their redundancy scores.
     fn compare_selections(&self, engine: &dyn Engine, calibrated: &CalibrationResult) {
         // The reference data contains the similarities only once per backbone.
         let all = self.numbers["lorp"].as_object().unwrap();
@@ -124,8 +124,8 @@ impl World {
             .collect()
     }
 
-    /// Compares the norms of operators with the reference data. Also compares the operators' elements if the reference
-    /// data contains them.
+    /// Compares the Frobenius norms and element sums of operators with the reference data, and also their elements if
+    /// the reference data contains them.
     fn compare_operators(&self, engine: &dyn Engine, name: &str, variant: &Value, solved: &[(Span, Solution)]) {
         if variant["operators"].is_null() {
             return;
@@ -163,7 +163,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &CalibrationRes
     rule.select(&cut, &mut stats).unwrap()
 }
 
-/// Returns the recovery for a variant. The last part of `variant` is the name of the repair in the reference data.
+/// Builds the recovery for a variant, whose name ends with the repair's name in the reference data.
 fn build_recovery(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),

@@ -1,5 +1,5 @@
-//! Tests weights that are loaded on demand. They must not change results, and bad weights must be reported when they
-//! are loaded.
+//! Tests loading weights on demand within a memory budget. It must not change results, and invalid weights must be
+//! reported when they are loaded.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -20,8 +20,8 @@ fn sample_windows(vocab: usize, count: usize, length: usize) -> Windows {
     Windows { corpus_tokens: ids.len(), ids, length, starts, bytes: 0 }
 }
 
-/// Computes the scores for a dense, a pruned and a repaired program, and the activations at every boundary. Returns
-/// both as bits.
+/// Scores a dense, a pruned and a repaired program, and records the activations at every layer boundary. Returns the
+/// bits of both.
 fn compute_scores(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     let config = engine.config();
     let patch = Operator::diagonal((0..config.hidden).map(|c| 0.8 + c as f32 / 500.0).collect()).unwrap();
@@ -82,7 +82,7 @@ fn scores_are_independent_of_weight_memory() {
             assert!(total > 3 * layer);
             let all = compute_scores(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // A budget of `total - 1` is almost large enough for the weights, but part of it is reserved for the
+            // A budget of `total - 1` is almost large enough for the weights, but part of it is reserved for residual
             // streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);

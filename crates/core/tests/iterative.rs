@@ -11,7 +11,7 @@ use ghostlab_core::model::{Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Kinds of variants in the reference data.
+/// Substrings that select the compared variants by name.
 const KINDS: [&str; 4] = [":channel:", ":scalar:", "half-iterative:", "iterative-none:"];
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
@@ -20,9 +20,10 @@ const BATCH: usize = 1024;
 /// `half-iterative:joint:DEPTH`.
 struct Variant<'a> {
     name: &'a str,
-    /// Expected numbers from the reference data.
+    /// Expected values from the reference data.
     expected: &'a Value,
-    /// Expected numbers if the factor is applied to the stream, from `fixtures/scalar_compensation.json`.
+    /// Expected values of a scalar factor that is applied to the residual stream, from
+    /// `fixtures/scalar_compensation.json`. `None` for other variants.
     on_stream: Option<Value>,
     criterion: &'static str,
     options: Value,
@@ -55,8 +56,7 @@ impl<'a> Variant<'a> {
         Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() }
     }
 
-    /// Returns the expected numbers. If the factor is a scalar, these are the numbers for a factor applied to the
-    /// stream.
+    /// Returns the expected values. For a scalar factor, these are the values for a factor on the residual stream.
     fn numbers(&self) -> &Value {
         self.on_stream.as_ref().unwrap_or(self.expected)
     }
@@ -80,13 +80,13 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// Reads the expected numbers of scalar Prune&Comp with the factor applied to the stream at the cut, as ghostlab does.
-/// The reference implementation instead scales all weights before the cut. Because of the norms' ε, the two forms
-/// differ by up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in
-/// float64 and reproduces the numbers in the reference data.
+/// Reads the expected values of scalar Prune&Comp with the factor applied to the residual stream at the cut, as
+/// ghostlab does. The reference implementation instead scales all weights before the cut. Because of the norms' ε, the
+/// results differ by up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both in
+/// float64 and reproduces the values in the reference data.
 fn read_stream_numbers(world: &str, variant: &str) -> Value {
     let numbers = json(&fixture("scalar_compensation.json"));
-    assert!(numbers[world][variant].is_object(), "no numbers of {variant} on {world}");
+    assert!(numbers[world][variant].is_object(), "no values for {variant} on {world}");
     numbers[world][variant].clone()
 }
 
@@ -125,7 +125,11 @@ fn select_and_repair(world: &World, engine: &dyn Engine, variant: &Variant<'_>) 
         let trail = numbers["trail"].as_array().unwrap();
         let theirs: Vec<&Value> =
             variant.expected["trail"].as_array().unwrap().iter().map(|step| &step["removed"]).collect();
-        assert_eq!(trail.iter().map(|step| &step["removed"]).collect::<Vec<_>>(), theirs, "{what}: both forms");
+        assert_eq!(
+            trail.iter().map(|step| &step["removed"]).collect::<Vec<_>>(),
+            theirs,
+            "{what}: removed layers of both implementations"
+        );
         assert_eq!(trail.len(), repairs.len(), "{what}");
         for (solved, step) in repairs.iter().zip(trail) {
             let factor = solved.solution.repair.operator().unwrap().factor().unwrap().unwrap();

@@ -12,7 +12,7 @@ use ghostlab_core::model::{CPU, Engine, Program};
 use ghostlab_core::recovery::merged_layers;
 use serde_json::{Value, json};
 
-/// Variant in the reference data, `laco:C=COMBINE:T=THRESHOLD:FORM`.
+/// Variant in the reference data, named `laco:C=COMBINE:T=THRESHOLD:FORM`.
 struct Variant<'a> {
     name: &'a str,
     combine: usize,
@@ -72,8 +72,8 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Runs the loop to a greater depth than in the reference data. The loop tries every position and then fails,
-    /// because it keeps no further merge.
+    /// Requests a greater depth than the reference implementation reached. The loop then tries every position and
+    /// fails, because no further merge is similar enough.
     fn compare_all_trials(&self, world: &World, engine: &dyn Engine, known: &mut BTreeMap<Trial, f64>) {
         let removed = engine.config().layers - self.groups().len();
         let (selection, cosines) = self.select(world, engine, removed + self.combine - 1, known);

@@ -13,7 +13,7 @@ use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, depl
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
 use serde_json::{Value, json};
 
-/// Kinds of variants in the reference data.
+/// Substrings that select the compared variants by name.
 const KINDS: [&str; 3] = ["):released", "):norms", "):paper"];
 
 /// Variant in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer FIRST.
@@ -36,8 +36,8 @@ impl<'a> Variant<'a> {
         Cut::layers(self.first + 1..self.end)
     }
 
-    /// Returns the program with the merged layer. Checks that the planned repair and the solved repair give the same
-    /// program.
+    /// Returns the program with the merged layer. Checks that planning the repair without calibration gives the same
+    /// program as solving it.
     fn program(&self, world: &World, engine: &dyn Engine) -> Program {
         let what = format!("{} on {}: {}", world.name, engine.id(), self.name);
         let method = recovery("merge", json!({"form": self.form}));
@@ -82,7 +82,7 @@ impl<'a> Variant<'a> {
         self.compare_norms(&what, &exported, &world.folder);
     }
 
-    /// Checks that a norm in the exported layer is unchanged unless the form merges norms.
+    /// Checks that the norm of the exported layer is unchanged unless the variant merges norms.
     fn compare_norms(&self, what: &str, exported: &Tensors, folder: &Path) {
         let name = format!("model.layers.{}.post_attention_layernorm.weight", self.first);
         let dense = &tensors(&folder.join("model.safetensors"))[&name];

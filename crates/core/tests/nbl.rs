@@ -16,7 +16,7 @@ use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Sublayer, To
 use ghostlab_core::recovery::{Boundary, Span, spans};
 use serde_json::{Value, json};
 
-/// Kinds of variants in the reference data.
+/// Prefixes that select the compared variants by name.
 const KINDS: [&str; 3] = ["nbl:normed:", "nbl:stream:", "nbl-dropped:"];
 
 /// Variant in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers are
@@ -43,14 +43,14 @@ impl<'a> Variant<'a> {
         world.variants(&KINDS).into_iter().map(|(name, expected)| Self::parse(name, expected)).collect()
     }
 
-    /// Returns the cut that consists of the attention sublayers that are removed or replaced.
+    /// Returns the attention sublayers that are removed or replaced.
     fn cut(&self) -> Cut {
         let layers = self.expected.get("replaced").unwrap_or(&self.expected["removed"]);
         numbers(layers).into_iter().map(|layer| (layer as usize, Sublayer::Attention)).collect()
     }
 }
 
-/// Engine, with its activations before and after each attention sublayer of a backbone.
+/// Engine, with the activations that it computes before and after each sublayer.
 struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
@@ -117,8 +117,8 @@ impl<'a> Setting<'a> {
         Boundary::new(self.engine, &self.activations, span, self.world.calibration.count())
     }
 
-    /// Compares the norms of the maps for all attention sublayers with the reference data. Also compares the maps'
-    /// elements if the reference data contains them.
+    /// Compares the maps for all attention sublayers with the reference data: their Frobenius norms and element sums,
+    /// and their elements if the reference data contains them.
     fn compare_maps(&self, input: &str) {
         let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
         let method = recovery("nbl", json!({"input": input}));
@@ -152,7 +152,7 @@ fn operator_parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
 fn compare(world: &World) {
     for engine in world.engines() {
         let setting = Setting::new(world, &*engine);
-        // Variants with different maps have the same selection.
+        // Variants that differ only in their maps have the same selection.
         let mut selections = BTreeMap::new();
         for variant in Variant::all(world) {
             let selection = selections

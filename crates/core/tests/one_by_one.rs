@@ -27,12 +27,12 @@ struct Case {
     criterion: &'static str,
     options: Value,
     unit: DepthUnit,
-    /// Recovery used to compare repaired models.
+    /// Recovery for the tests of repaired models.
     repair: &'static str,
 }
 
-/// Returns cases that cover every criterion with an iterative form, and every kind of measurement that these criteria
-/// use.
+/// Returns cases that cover every criterion with the option `iterative`, and every kind of calibration statistic that
+/// these criteria use.
 fn cases() -> Vec<Case> {
     let case = |criterion, options, unit, repair| Case { criterion, options, unit, repair };
     vec![

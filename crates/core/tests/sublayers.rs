@@ -16,7 +16,7 @@ use ghostlab_core::model::{Cut, Decoder, Engine, Program, Sublayer, Tolerance, T
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Kinds of variants with removed sublayers.
+/// Substrings that select the compared variants by name.
 const KINDS: [&str; 6] = ["half:joint:", "half:attn:", "half:mlp:", "blockpruner:", "finercut:angle:", "finercut:js:"];
 
 /// Runs a criterion on similarities and trials.
@@ -35,7 +35,7 @@ fn select(
     rule.select(&cut, &mut CalibrationStats::new(similarities, None, trials)).unwrap()
 }
 
-/// Measures the similarity between the streams before and after each sublayer.
+/// Computes the similarity between the residual stream before and after each sublayer.
 fn measure_similarities(world: &World, engine: &dyn Engine) -> Similarities {
     let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
     let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
@@ -131,7 +131,7 @@ fn llm_drop_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(compare_llm_drop);
 }
 
-/// Trials of a greedy selection.
+/// Costs measured during a greedy selection, and the expected steps.
 struct GreedyTrials<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
@@ -141,12 +141,12 @@ struct GreedyTrials<'a> {
     /// Number of steps in which all candidates are measured. Later steps measure only the candidates named in
     /// the reference data, and assume that all others cost more.
     complete_steps: usize,
-    /// Measured costs.
+    /// Measured cost of each tried cut.
     costs: BTreeMap<Cut, f64>,
 }
 
 impl GreedyTrials<'_> {
-    /// Measures the trials of one step.
+    /// Measures the trials of one step. The costs of skipped trials are `f64::MAX`.
     fn measure(&mut self, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let step = trials[0].removed.len() - 1;
         let named = ["removed", "next"].map(|key| parse_sublayer(self.steps[step][key].as_str().unwrap()));

@@ -34,7 +34,7 @@ const TIED_VARIANT: (&str, &str) = ("real", "half:mlp:2");
 /// change.
 const CANCELLING_VARIANTS: [&str; 3] = ["half:attn:11", "nbl:normed:stream:8", "nbl:stream:stream:8"];
 
-/// Names of the bundled backbones in the reference data. The first one has variants of all kinds.
+/// Names of the bundled backbones in the reference data. Only the first one has every kind of variant.
 pub(crate) const TINY_BACKBONES: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
 /// Backbone in the reference data, with its texts and expected numbers.
@@ -87,7 +87,7 @@ impl World {
         engines(&self.folder)
     }
 
-    /// Returns the names and expected numbers of the variants whose names contain one of the given kinds.
+    /// Returns the names and expected values of the variants whose names contain one of the given strings.
     pub(crate) fn variants(&self, kinds: &[&str]) -> Vec<(&str, &Value)> {
         let variants = self.numbers["variants"].as_object().unwrap().iter();
         let variants = variants.filter(|(name, _)| kinds.iter().any(|kind| name.contains(kind)));
@@ -105,7 +105,7 @@ impl World {
         kinds.iter().filter_map(|kind| self.variants(&[*kind]).last().copied()).take(max_kinds).collect()
     }
 
-    /// Measures trials on the calibration windows.
+    /// Computes a metric for each trial on the calibration windows.
     pub(crate) fn measure(&self, engine: &dyn Engine, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let programs: Vec<Program> = trials.iter().map(|trial| trial.program(engine.config().layers)).collect();
         match metric {
@@ -121,8 +121,8 @@ impl World {
         }
     }
 
-    /// Compares perplexity, damage and size of the dense model and of variants with the reference data. Returns the
-    /// losses of the dense model.
+    /// Compares perplexity, damage and size of variants with the reference data, and checks the dense model. Returns
+    /// the losses of the dense model.
     pub(crate) fn compare_variants(
         &self,
         engine: &dyn Engine,
@@ -146,7 +146,7 @@ impl World {
                 ..DamageTolerances::new(DAMAGE_TOLERANCE)
             };
             compare_damages(&what, ours, WindowPart::All, expected, &tolerances);
-            // The reference data has these metrics for two variants per backbone.
+            // Only two variants per backbone have reference metrics for the second half of each window.
             if expected["second_half"].is_object() {
                 let second_half = &expected["second_half"];
                 compare_damages(
@@ -230,7 +230,7 @@ pub(crate) fn compare_damages(
 /// Compares the number of stored parameters and of attention sublayers, which determines the size of the KV cache.
 fn compare_size(what: &str, engine: &dyn Engine, program: &Program, expected: &Value) {
     let config = engine.config();
-    // Scalar factors are stored in the weights that follow, as in an exported checkpoint.
+    // Fold scalar factors into the weights that follow, as an exported checkpoint stores them.
     let stored = fold_scalar_factors(deploy(program, config), config).unwrap().program;
     assert_eq!(expected["parameters"], config.parameters(&stored), "{what}: parameters");
     let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
