@@ -1,5 +1,6 @@
-//! Compares distillation with the reference implementation (reference data `stories260k`, key `distill`; its README
-//! gives the tolerance). Also compares it on each architecture with the engine and with finite differences.
+//! Compares distillation with the reference implementation (key `distill` of the reference data `stories260k`, whose
+//! README gives the tolerance). On each architecture, also compares logits with the engine and gradients with finite
+//! differences.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -16,7 +17,7 @@ fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
-/// Returns, for each window, the stream at a boundary `[positions, C]` and the teacher's predictions.
+/// Returns, for each window, the residual stream at a layer boundary, `[positions, C]`, and the teacher's top tokens.
 fn training_examples(
     decoder: &Decoder,
     tail: &LayersAfter,
@@ -97,7 +98,7 @@ fn differentiable_tail_logits_match_the_engine() {
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let error = relative_error(&flat(&ours), &flat(&theirs));
-                // The reference data `arch` has the same tolerance.
+                // The tolerance equals that in arch.rs.
                 assert!(error <= 1e-5, "{name}: {error:e}");
                 return;
             }

@@ -1,4 +1,4 @@
-//! Runs the examples on the embedded backbones and texts.
+//! Runs the examples on the bundled backbones and texts.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/tiny").join(name)
 }
 
-/// Runs an example, and parses its output as numbers. The binary is found next to the test binary, where cargo builds
-/// it.
+/// Runs an example, and parses the numbers in its output. Cargo builds the binary in `examples/`, next to the folder of
+/// the test binary.
 fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().with_file_name("examples").join(example);

@@ -42,8 +42,8 @@ fn near_identity(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns test programs: dense, cut, repaired on the stream, repaired on branches, with an affine map, with a map
-/// applied to the normed stream, with maps that replace two attention sublayers, without two sublayers, and with merged
+/// Returns test programs: the dense model, a cut, repairs of the residual stream and of branches, repairs by an affine
+/// map and by a map of the normed stream, maps that replace two attention sublayers, two removed sublayers, and merged
 /// layers.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
@@ -404,10 +404,10 @@ fn batched_chunks_match_separate_chunks() {
     assert!(eval.is_complete(1, &together[0][0]) && eval.is_complete(0, &together[1][0]));
 }
 
-/// Phi-3, which uses the long factors of `longrope` beyond 24 tokens. The expected values are the greedy tokens of
-/// transformers 5.24 in f32, generated for one prompt at a time. The top two logits always differ by at least 0.02. The
-/// prompt of 10 tokens stays within the original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and
-/// longer ones start beyond it.
+/// Uses a Phi-3 model with the long factors of `longrope` beyond 24 tokens. The expected values are the greedy tokens
+/// of transformers 5.24 in f32, generated for one prompt at a time. The top two logits always differ by at least 0.02.
+/// The prompt of 10 tokens stays within the original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it,
+/// and longer ones start beyond it.
 #[test]
 fn longrope_answer_is_recomputed_past_the_original_context() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -432,7 +432,7 @@ fn longrope_answer_is_recomputed_past_the_original_context() {
         .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program recomputes its texts separately.
+        // The second program generates different tokens, so its texts are recomputed separately.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()
@@ -449,7 +449,7 @@ fn longrope_answer_is_recomputed_past_the_original_context() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // The cache fits each prompt with its answers, but not a recomputed text.
+        // The cache has room for each prompt with its answers, but not for a recomputed text.
         let token = engine.start_decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &DigitDetokenizer, &mut ()).unwrap_err();

@@ -199,8 +199,7 @@ fn probe_matrix(matrix: &[f64], channels: usize) -> Vec<f64> {
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
-/// Adds a repair to the repairs of a program. If several spans have branch maps, the maps are composed in the layer
-/// before the spans.
+/// Adds a repair to the repairs of a program. Branch maps of spans with the same preceding layer are composed.
 fn place_repair(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, sublayers): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,
@@ -300,7 +299,7 @@ fn number_of(key: &str, case: &Value) -> usize {
 /// Methods that `sublayers.rs`, `nbl.rs`, `merge.rs` and `laco.rs` compare with another reference.
 const OTHER_REFERENCES: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge", "laco"];
 
-/// Every option must be set in at least one case of the reference data.
+/// Requires that every option is set in at least one case of the reference data.
 #[test]
 fn golden_cases_cover_every_method_and_option() {
     let golden = common::json(&fixture("methods.json"));
@@ -320,8 +319,8 @@ fn golden_cases_cover_every_method_and_option() {
             let used: BTreeSet<&str> =
                 all.flat_map(|case| case["options"].as_object().unwrap().keys().map(String::as_str)).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
-            // Training does not depend on the initial operator (`trainings`), and `target` is determined by
-            // `granularity`.
+            // The cases in `trainings` cover `finetune`, because training works alike for every initial operator. The
+            // option `target` is determined by `granularity`.
             let trained = backbones.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
             // `iterative.rs` tests the option `iterative`, and `tests/sublayers.rs` tests `sublayers`, with other
             // reference data.

@@ -107,7 +107,7 @@ impl SettingGroup<'_> {
         }
     }
 
-    /// Returns a request for all similarities and activations that are needed for the settings.
+    /// Returns a request for the similarities and activations that the settings need.
     fn request(&self, engine: &dyn Engine) -> PassRequest {
         let mut request = PassRequest::default();
         for (_, setting) in self.settings.iter().filter(|(_, setting)| setting["criterion"].is_string()) {
@@ -122,8 +122,8 @@ impl SettingGroup<'_> {
     }
 
     /// Compares the layers, similarities and operators in a setting, and returns its program. If the official code
-    /// deviates from its own formula, the deviation is applied to the operators, so that the perplexities match the
-    /// official ones.
+    /// deviates from the paper, applies the deviation to the operators, so that the perplexities match the official
+    /// ones.
     fn program(&self, engine: &dyn Engine, calibrated: &CalibrationResult, id: &str, setting: &Value) -> Program {
         let all = engine.config().layers;
         if setting["criterion"].is_null() {

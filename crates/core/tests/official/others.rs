@@ -84,7 +84,7 @@ impl Backbone {
         (selection.removed.whole_layers(), selection.scores)
     }
 
-    /// Returns, for each pair of layers, the mean token-wise cosine between the streams that enter the two layers.
+    /// Returns, for each pair of layers, the mean token-wise cosine between the inputs to the two layers.
     fn token_cosines(&self, pairs: &[(usize, usize)]) -> Vec<f64> {
         let calibrated = self.calibrated(&pairs_only(pairs.iter().map(token_pair)));
         pairs.iter().map(|pair_of_layers| calibrated.similarities.get(token_pair(pair_of_layers)).unwrap()).collect()
@@ -100,9 +100,8 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
     assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
 }
 
-/// Returns the evaluation windows for a LinearPatch setting. The text is the one that the official settings use for the
-/// same backbone, but the windowing rule and the limit are LinearPatch's own. Returns `None` if the text is not
-/// available.
+/// Returns the evaluation windows for a LinearPatch setting, or `None` if the text is not available. The text is that
+/// of the official settings for the same backbone. The windowing rule and the limit are those of LinearPatch.
 fn perplexity_windows(
     tokenizer: &Tokenizer,
     others: &OtherRepositories,

@@ -33,7 +33,7 @@ fn folded_map_matches_applied_map() {
 
 #[test]
 fn uniform_scale_before_a_norm_does_not_change_output() {
-    // Without the epsilon, norms do not depend on the scale of their input.
+    // With a negligible epsilon, norms do not depend on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/olmo2/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -50,7 +50,8 @@ fn uniform_scale_before_a_norm_does_not_change_output() {
         relative_error(&run(&folded_twice(&decoder, scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5
     );
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors must change the output");
-    // The norms would cancel the original method's factor, so the solution keeps it as a step and adds a note.
+    // The norms after the sublayers would cancel a factor in the weights, so the repair scales the residual stream and
+    // adds a note.
     let calibration = calibrated(&decoder, &sample_windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
@@ -63,8 +64,8 @@ fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
 
 #[test]
 fn scalar_prune_and_comp_scales_only_earlier_layers() {
-    // The fixture's stream is so small that the norms' epsilon (1e-5) matters. Without the epsilon, norms do not depend
-    // on the scale of their input.
+    // The fixture's residual stream is so small that the norms' epsilon (1e-5) matters. With a negligible epsilon,
+    // norms do not depend on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
