@@ -144,7 +144,8 @@ fn every_command_is_listed_in_the_views_test() {
 
 #[test]
 fn views_distinguish_seed_and_dtype_but_not_explicit_defaults() {
-    for pair in pairs::differing_pairs().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
+    for pair in pairs::differing_pairs().iter().filter(|pair| ["another calibration seed", "bf16"].contains(&pair.what))
+    {
         assert_distinguished(pair);
     }
     pairs::equal_pairs().iter().filter(|pair| pair.what == "an explicit default").for_each(assert_equal_in_views);

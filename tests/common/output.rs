@@ -62,8 +62,8 @@ pub fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
-/// Counts the tokens that a process computed. Excludes those read to solve operators, because they are read again if an
-/// operator is missing.
+/// Sums the tokens that a process itself computed. Excludes those read to solve operators, because a restarted process
+/// reads them again if an operator is missing.
 pub fn computed_tokens(events: &[Value]) -> u64 {
     let solving: Vec<&Value> = events_of_kind(events, "started")
         .into_iter()

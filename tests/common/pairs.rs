@@ -18,10 +18,9 @@ pub struct Pair {
     pub what: &'static str,
     /// Paths of the identity settings that differ. Empty if only irrelevant details differ.
     pub setting_paths: &'static [&'static str],
-    /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are
-    /// planned but not run.
+    /// Whether both settings run quickly on any machine. The settings of other pairs are planned but not run.
     pub runs: bool,
-    /// Changes that turn the test setting into the first and the second setting of the pair.
+    /// Functions that change the test setting into the first and the second setting of the pair.
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 }
@@ -89,7 +88,7 @@ fn planned(
     Pair { runs: false, ..between(what, setting_paths, one, other) }
 }
 
-/// Returns the pairs whose numbers differ, each with the identity settings that differ.
+/// Returns the pairs with different numbers, each with the identity settings that differ.
 pub fn differing_pairs() -> Vec<Pair> {
     [
         model::weights(),

@@ -47,7 +47,7 @@ pub(super) fn grids() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that differ in files of the backbone or of a task.
+/// Returns setting pairs that have irrelevant differences in files of the backbone or of a task.
 pub(super) fn files() -> Vec<Pair> {
     vec![
         pair("unused config entries", &[], change_unused_entries),

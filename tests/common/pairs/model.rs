@@ -9,8 +9,8 @@ use crate::common::world::build_tokenizer;
 pub(super) fn weights() -> Vec<Pair> {
     vec![
         pair("other weights", &["model.content"], change_one_weight),
-        pair("another type of a tensor", &["model.content"], store_norm_in_bf16),
-        pair("another constant of the norms", &["model.content"], |setting| {
+        pair("another dtype of a tensor", &["model.content"], store_norm_in_bf16),
+        pair("another epsilon of the norms", &["model.content"], |setting| {
             setting.change_json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
         }),
         pair("another tokenizer", &["model.tokenizer"], |setting| {

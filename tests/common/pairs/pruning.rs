@@ -48,7 +48,7 @@ pub(super) fn repairs() -> Vec<Pair> {
             },
         ),
         planned(
-            "other sequences for the repairs of layers removed one by one",
+            "fewer sequences for repairing layers removed one by one",
             &["cut.repaired.fitted", "repair.fitted"],
             |setting| setting.make_iterative(),
             |setting| {
@@ -56,7 +56,7 @@ pub(super) fn repairs() -> Vec<Pair> {
                 setting.replace_in_grid("operator_sequences: 3", "operator_sequences: 2");
             },
         ),
-        pair("sequences that the operator is solved on", &["repair.fitted"], |setting| {
+        pair("fewer sequences for solving the operator", &["repair.fitted"], |setting| {
             setting.replace_in_grid("operator_sequences: 3", "operator_sequences: 2");
         }),
     ]
@@ -69,7 +69,7 @@ pub(super) fn training() -> Vec<Pair> {
             setting.add_finetuning();
         }),
         between(
-            "more training",
+            "more training sequences",
             &["repair.training.sequences"],
             |setting| setting.add_finetuning(),
             |setting| {
@@ -78,7 +78,7 @@ pub(super) fn training() -> Vec<Pair> {
             },
         ),
         between(
-            "longer training",
+            "longer training sequences",
             &["repair.training.length"],
             |setting| setting.add_finetuning(),
             |setting| {
@@ -87,7 +87,7 @@ pub(super) fn training() -> Vec<Pair> {
             },
         ),
         between(
-            "another draw of the training",
+            "another training seed",
             &["repair.training.seed"],
             |setting| setting.add_finetuning(),
             |setting| {

@@ -108,7 +108,7 @@ impl Setting {
         self.replace_in_grid("  latency: {length: 16}\n", "");
     }
 
-    /// Removes the task's document limit. Without it, the documents are not counted in advance.
+    /// Removes the task's document limit, so that planning does not read the documents to count them.
     pub(super) fn remove_document_limit(&mut self) {
         self.replace_in_grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
@@ -154,7 +154,7 @@ impl Setting {
         self.replace_in_grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }
 
-    /// Repeats the fixture's first layer until the model has as many layers as published models.
+    /// Repeats the fixture's first layer to 32 layers, as in Llama 2 7B, and selects layers by a published order.
     pub(super) fn deepen_model(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();

@@ -75,25 +75,25 @@ pub(super) fn definitions() -> Vec<Pair> {
 pub(super) fn examples() -> Vec<Pair> {
     vec![
         planned(
-            "examples",
+            "few-shot examples",
             &["measure.defined.shots"],
             |setting| setting.add_definition(""),
             |setting| setting.add_definition(", shots: 2"),
         ),
         between(
-            "more examples",
+            "more few-shot examples",
             &["measure.defined.shots.count"],
             |setting| setting.add_definition(", shots: 2"),
             |setting| setting.add_definition(", shots: 3"),
         ),
         planned(
-            "another draw of examples",
+            "another seed of few-shot examples",
             &["measure.defined.shots.seed"],
             |setting| setting.add_definition(", shots: 2"),
             |setting| setting.add_definition(", shots: 2, seed: 7"),
         ),
         planned(
-            "other examples",
+            "other few-shot examples",
             &["measure.defined.shots.rows"],
             |setting| setting.add_definition(", shots: 2"),
             |setting| {
@@ -102,7 +102,7 @@ pub(super) fn examples() -> Vec<Pair> {
             },
         ),
         planned(
-            "examples in another file format",
+            "few-shot examples in another file format",
             &["measure.defined.shots.formats"],
             |setting| setting.add_definition(", shots: 2"),
             |setting| {
@@ -133,13 +133,13 @@ pub(super) fn chats() -> Vec<Pair> {
             },
         ),
         planned(
-            "a chat in one turn",
+            "a chat in a single turn",
             &["measure.defined.chat.multiturn"],
             |setting| setting.add_definition(", chat: true"),
             |setting| setting.add_definition(", chat: true, multiturn: false"),
         ),
         between(
-            "a system text",
+            "a system message",
             &["measure.defined.system"],
             |setting| setting.add_definition(""),
             |setting| setting.add_definition(", system: w8"),
@@ -147,8 +147,8 @@ pub(super) fn chats() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that change the requests or generation of a task definition: document limit, context length,
-/// special tokens and generation settings.
+/// Returns setting pairs that differ in a task definition's document limit, special tokens, context length or
+/// generation settings.
 pub(super) fn request_settings() -> Vec<Pair> {
     vec![
         planned(

@@ -15,13 +15,13 @@ pub(super) fn calibration() -> Vec<Pair> {
         pair("another rule of the calibration text", &["calibration.text.rule"], |setting| {
             setting.replace_in_grid("train.jsonl, rule: ptb", "train.jsonl, rule: wikitext2");
         }),
-        pair("more calibration", &["calibration.sequences"], |setting| {
+        pair("more calibration sequences", &["calibration.sequences"], |setting| {
             setting.replace_in_grid("sequences: 4, length", "sequences: 5, length");
         }),
-        pair("longer calibration", &["calibration.length"], |setting| {
+        pair("longer calibration sequences", &["calibration.length"], |setting| {
             setting.replace_in_grid("length: 32,", "length: 48,");
         }),
-        pair("another draw", &["calibration.seed"], |setting| {
+        pair("another calibration seed", &["calibration.seed"], |setting| {
             setting.replace_in_grid("operator_sequences: 3", "operator_sequences: 3, seed: 1");
         }),
     ]

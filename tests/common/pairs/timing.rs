@@ -8,7 +8,7 @@ pub(super) fn latencies() -> Vec<Pair> {
         pair("longer prompts", &["measure.prefill.length"], |setting| {
             setting.replace_in_grid("latency: {length: 16}", "latency: {length: 8}");
         }),
-        pair("more prompts at a time", &["measure.prefill.batch"], |setting| {
+        pair("a larger batch of prompts", &["measure.prefill.batch"], |setting| {
             setting.replace_in_grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
         }),
         pair("tokens decoded after a prompt", &["measure.prefill.decode"], |setting| {
