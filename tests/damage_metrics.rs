@@ -101,7 +101,7 @@ impl Setting {
     }
 
     fn grid(&self, folder: &Path) -> Grid {
-        // The two metrics left out here are reported even if the grid does not name them.
+        // The grid reports `kl_dense_variant` and `same_top` even if it does not list them.
         let named = DAMAGE_METRICS.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
         let halves = DAMAGE_METRICS.iter().map(|name| format!("second_half_{name}"));
         let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();

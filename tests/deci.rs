@@ -1,5 +1,5 @@
-//! Compares llama.cpp with this program on GGUF files with the architecture `deci`: sublayer cuts, constants, and
-//! affine maps of the normed stream.
+//! Compares llama.cpp with this program on GGUF files of the architecture `deci`: sublayer cuts, constant repairs, and
+//! affine maps of the normed residual stream.
 //!
 //! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names a Python interpreter that has xllamacpp.
 #![allow(
@@ -22,8 +22,8 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two
-/// MLPs removed. Other cuts have errors of up to 1.4e-6.
+/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 between llama.cpp and
+/// torch with two MLPs removed. Other cuts have errors of up to 1.4e-6.
 const LOGIT_TOLERANCE: f64 = 2e-6;
 /// Maximum relative error of the logits of f16 files, as in `tests/llama_cpp.rs`.
 const F16_LOGIT_TOLERANCE: f64 = 2e-3;

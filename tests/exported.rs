@@ -277,7 +277,7 @@ fn exports_of_every_architecture_match_transformers() {
     );
     let (cells, with_code) = compare_random(&python, &world);
     assert_eq!(cells, 19 * names.len() + 6);
-    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts and the five
+    // The nine recoveries with operators on the residual stream need code, and so do the two sublayer cuts and the five
     // cuts with replaced sublayers. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code,
     // too.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();

@@ -19,8 +19,8 @@ use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{FileRows, PromptSettings, builtin};
 
-/// Number of windows of 512 tokens. Together with `DOCUMENTS`, the number of documents per task, it suffices to detect
-/// a difference of 0.5 % and one changed answer in fifty.
+/// Number of windows of 512 tokens. With `DOCUMENTS` documents per task, this is enough to detect a perplexity
+/// difference of 0.5 % and a change of one answer in fifty.
 const WINDOWS: usize = 8;
 const DOCUMENTS: f64 = 25.0;
 
@@ -63,7 +63,7 @@ fn predict_answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
         .collect()
 }
 
-/// Data on which half precision is compared with f32.
+/// Windows and tasks on which half precision is compared with f32.
 struct Exam {
     backbone: PathBuf,
     config: Config,

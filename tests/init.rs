@@ -15,7 +15,6 @@ fn create_world() -> World {
     for folder in ["models/plain", "models/org/other", "models/cut", "models/unknown", "models/7b", "models/shallow"] {
         copy_backbone(&world, folder);
     }
-    // Truncate the weights.
     let weights = world.path("models/cut/model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();

@@ -210,8 +210,8 @@ fn write_grid_of_methods(world: &World) {
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
-/// Returns whether a criterion supports only depths in sublayers. The only one with required options, `explicit`,
-/// cannot be built here.
+/// Returns whether a criterion supports only depths in sublayers. Returns `false` for `explicit`, which cannot be built
+/// without options.
 fn needs_sublayers(name: &str) -> bool {
     criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
 }

@@ -297,8 +297,8 @@ fn compute_logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     all
 }
 
-/// Compares the tokenizers of the real and the bundled backbones on 10,000 lines from real and bundled texts. Compares
-/// each named pre-tokenizer on hand-picked words.
+/// Compares the tokenizers of the real and the bundled backbones, and every named pre-tokenizer, on more than 10,000
+/// lines: hand-picked strings, and lines from real and bundled texts.
 #[test]
 fn llama_cpp_tokenizes_10000_lines_like_the_original() {
     let Some(python) = python() else { return };

@@ -321,7 +321,7 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
     let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
     assert_eq!((lines.len(), json!(mean)), (6, first["results"]["made"]["acc,none"].clone()));
-    // `verify` recomputes the folder successfully.
+    // `verify` must reproduce all results in the folder.
     let output = world.ghostlab(&["verify", "results/grid", "--share", "100%"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -32,7 +32,7 @@ use ghostlab_definitions::{FileRows, PromptSettings, Request, Task as Documents,
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Returns the interpreter, or `None` if the tests have to be skipped.
+/// Returns the interpreter, or `None` if the tests must be skipped.
 fn python() -> Option<PathBuf> {
     common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }

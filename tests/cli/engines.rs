@@ -71,7 +71,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let world = World::new();
     world.run_ok(&["--results", "own"]);
     let candle = ["--engine", "candle", "--results"];
-    // Objects computed by another engine are not reused.
+    // Stored objects of another engine must not be reused.
     let log = world.run_ok(&[&candle[..], &["other"]].concat());
     assert!(!log.contains("cells cached"), "{log}");
     let log = world.run_ok(&[&candle[..], &["again"]].concat());

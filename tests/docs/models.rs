@@ -16,7 +16,7 @@ use ghostlab::recovery::{self, RepairTarget};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// Returns the table entry that says how repairs at this position are exported.
+/// Returns the table entry that describes how repairs at this position are exported.
 fn describe_export(position: RepairTarget) -> &'static str {
     match position {
         RepairTarget::Nothing => "plain",
@@ -27,7 +27,7 @@ fn describe_export(position: RepairTarget) -> &'static str {
     }
 }
 
-/// Returns the table entry that says how a repair of an MLP branch is exported.
+/// Returns the table entry that describes how a repair of an MLP branch is exported.
 fn describe_branch_export(architecture: &Architecture) -> &'static str {
     if architecture.norms[3].is_some() {
         "after the norm"

@@ -203,7 +203,7 @@ fn killed_export_leaves_its_target_unchanged() {
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = read_files(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    // Kill the export at write 1, 2, 4, … until it finishes because it makes fewer writes.
+    // Kill the export at its 1st, 2nd, 4th, … write, until it makes fewer writes than that and finishes.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
         let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");

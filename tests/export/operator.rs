@@ -145,7 +145,7 @@ fn sublayer_cuts_export_and_score_like_their_cells() {
         let log = export(&world, cell, cell, &["--dtype", "f32"]);
         assert!(log.contains("trust_remote_code=True"), "{log}");
         let mut models = vec![cell];
-        // GGUF cannot represent a map of the stream itself.
+        // GGUF cannot represent a map of the residual stream itself.
         if cell != "nbl-attention-3.nbl" {
             export(&world, cell, &file, &["--gguf", "f32"]);
             models.push(&file);
