@@ -61,7 +61,7 @@ const HOSTILE_STRINGS: [&str; 24] = [
 fn mutate(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
-        // Prefer positions near the beginning, because the header determines how the rest is parsed.
+        // Prefer positions near the beginning, because the header determines how the remaining bytes are parsed.
         let reach = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(600) };
         let at = random.below(reach);
         let end = at + random.below((bytes.len() - at).min(40) + 1);

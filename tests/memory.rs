@@ -16,8 +16,8 @@ const VOCAB: usize = 320;
 /// Size of one f32 layer in bytes, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Replaces the world's backbone with one that has wide layers, and its grid with one that just removes a single layer.
-/// The weights are zeros in a sparse file, because the scores do not matter.
+/// Replaces the world's backbone with one that has wide layers, and its grid with one that removes a single layer and
+/// repairs nothing. The weights are zeros in a sparse file, because the scores do not matter.
 fn write_wide_backbone(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,

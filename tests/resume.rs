@@ -90,7 +90,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = long_world();
     let world = long_world();
     let full_run = parse_events(&undisturbed.run(&["--events"]));
-    // The sums are the sixth and last object of the first shard. Kill the run just after they are stored.
+    // The similarity sums are the sixth and last object of the first shard. Kill the run just after they are stored.
     kill_run_at(&world, "commit:7");
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert!(
@@ -207,7 +207,7 @@ fn changed_option_reruns_only_its_planned_cells() {
     let events = parse_events(&world.run(&["--events", "--set", change]));
     assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 25);
     let cells: Vec<u64> = events_of_kind(&events, "started").iter().map(|job| job["cells"].as_u64().unwrap()).collect();
-    assert_eq!(cells, [0, 6, 6, 6], "operators, two texts and a task; the activations are stored");
+    assert_eq!(cells, [0, 6, 6, 6], "expected jobs for operators, two texts and a task");
 }
 
 #[test]

@@ -386,7 +386,7 @@ fn simulated_races_keep_the_best_and_tied_candidates() {
         assert!(simulated.best_survives >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.leader_near_best >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
+        // If each race separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
         // 0.001.
         assert!(simulated.tie_separated <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }

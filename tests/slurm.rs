@@ -1,5 +1,6 @@
-//! Tests for workers under a real Slurm on a single machine, which `tools/slurm.sh start` sets up (it prints
-//! SLURM_CONF). They cover cluster events, and compare the tables with those computed by a single process.
+//! Tests for workers under a real Slurm on a single machine, which `tools/slurm.sh start` sets up. Covers cluster
+//! events, and compares the tables with those computed by a single process. `SLURM_CONF` must have the value that the
+//! script prints.
 //!
 //! Skipped with a message if Slurm is not running. `GHOSTLAB_SLURM_TESTS=require` makes the tests fail instead.
 #![cfg(unix)]

@@ -144,7 +144,7 @@ fn perplexity_matches_llama_cpp() {
     for (weights, file, tolerance) in
         [("f32", &exported, PERPLEXITY_TOLERANCE), ("Q4_1", &model, ROUNDED_PERPLEXITY_TOLERANCE)]
     {
-        // One window at a time, because its logits take 100 MB.
+        // Compute one window at a time, because its logits take 100 MB.
         let losses = windows.iter().map(|window| {
             let window = [window.to_vec()];
             llama_cpp::perplexity(&llama_cpp::llama_cpp_logits(&python, &world, file, &window), &window, VOCAB).ln()

@@ -203,7 +203,7 @@ fn only_store_leftovers_are_removed() {
         let (code, log) = ghostlab(&world, arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {log}");
         theirs.iter().for_each(|path| assert!(path.exists(), "{arguments:?}: {} was removed", path.display()));
-        assert!(!draft.exists() && !record.exists(), "own leftovers were not removed");
+        assert!(!draft.exists() && !record.exists(), "leftovers of the store were not removed");
     }
 }
 
@@ -226,7 +226,7 @@ fn read_only_commands_work_on_a_read_only_store() {
     let world = World::new();
     world.run_ok(&[]);
     let store = world.path("data/store");
-    // Leftovers of dead processes must also be left alone.
+    // Files left by dead processes must not be removed either.
     write_file(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")), "half");
     make_old(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")));
     make_old(&store.join(format!("drafts/{REMOTE_PROCESS}.0")));

@@ -1,4 +1,5 @@
-//! Compares grids with sublayer cuts on a bundled backbone with a plain PyTorch reference (`shared/oracles/beyond`).
+//! Compares sublayer cuts of a bundled backbone, run as grids, with a plain PyTorch reference
+//! (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -171,8 +172,8 @@ fn layers_removed_one_by_one_match_the_reference() {
             })
             .collect();
         assert_eq!(result.scores.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), order, "{variant}");
-        // For `scalar`, this program scales the stream at the cut, while the reference scales all weights before it.
-        // The results differ because of the ε in the norms.
+        // For `scalar`, this program scales the residual stream at the cut, while the reference scales all weights
+        // before it. The results differ because of the ε in the norms.
         if !variant.contains("scalar") {
             let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
             assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);

@@ -154,7 +154,7 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
 fn requests_match_the_harness() {
     for (folder, bos, count) in [
         ("requests", Bos::Tokenizer, 180),
-        // The tokenizer adds a BOS token itself, so asking for one changes nothing.
+        // The tokenizer adds a BOS token itself, so requesting one changes nothing.
         ("requests", Bos::Always, 180),
         ("nobos/requests", Bos::Never, 180),
         // The older version of RACE, recorded with the harness version of that time.

@@ -148,7 +148,7 @@ fn interrupted_iterative_selection_resumes() {
     assert_eq!(trial_counts(&run_plan(&world)), (4 + 3 + 4, 4 + 3 + 4));
 }
 
-/// Reporter that interrupts a run after some tokens of a job.
+/// Reporter that interrupts a run after the first `tokens` tokens of a job.
 #[derive(Default)]
 struct Stopper {
     /// Text that the label of the job must contain.
@@ -247,7 +247,7 @@ fn iterative_selection_without_repair_matches_greedy() {
     }
 }
 
-/// Runs a grid that removes two layers, and returns the perplexity of each row.
+/// Runs a grid that removes two layers, and returns the perplexity of each pruned row.
 fn run_perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
     write_grid(world, &format!("criterion: {criterion}\ndepth: 2\nrecovery: {recovery}\n"));
     world.run_ok(&[]);

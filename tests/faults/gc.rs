@@ -39,8 +39,8 @@ fn gc_keeps_objects_of_all_profiles_and_trials_of_a_grid() {
     assert!(log.contains("3 of 3 cells cached"), "{log}");
     let log = world.run_ok(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells cached"), "{log}");
-    // A profile that cannot be resolved is an error: it is unknown which stored objects it uses, so none can be deleted
-    // safely.
+    // A profile that cannot be resolved is an error. It is unknown which stored objects the profile uses, so none can
+    // be deleted safely.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
     let rejected = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);

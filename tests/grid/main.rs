@@ -1,4 +1,4 @@
-//! Tests for grid files: which are accepted, which are rejected, and the positions in error messages.
+//! Tests for grid files: accepted and rejected grids, and the positions in error messages.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -11,8 +11,7 @@ fn run_checks_cached_files_against_the_lock() {
     run(&world, &server, &["run", "grid.yaml"], 0);
     assert_eq!(is_pinned(&world), Value::Bool(true));
 
-    // All commands that compute something reject files that were altered in the cache, and name the command that
-    // downloads them again.
+    // Commands that read the model reject files that were altered in the cache, and suggest how to download them again.
     let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

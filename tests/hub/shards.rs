@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Returns eight shards with 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth
-/// document is long enough to fill a window.
+/// Returns eight shards of 10,400 documents, which is 400 more than fit into the shuffle buffer. Every tenth document
+/// is long enough to fill a window.
 fn served_shards() -> Vec<ServedFile> {
     (0..8)
         .map(|shard| {
@@ -68,13 +68,17 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert_eq!(cached_parts(&world).len(), 8);
     run(&world, &server, &[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
 
-    // If the first shard has too few documents, the grid must ask for more shards. They are read in order.
+    // If the first shard has too few documents, the error suggests reading more shards and names the next one.
     let more = ["--set", "calibration.sequences=100"];
     let ended_early = run(&world, &server, &[&["run", "grid.yaml"][..], &more].concat(), 3);
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
     run(&world, &server, &[&["run", "grid.yaml"][..], &more, &["--set", "corpora.train.shards_read=2"]].concat(), 0);
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
-    assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "equal shards give other numbers");
+    assert_eq!(
+        fs::read(world.path("results/grid/results.csv")).unwrap(),
+        first,
+        "the stored results differ from those of the first run"
+    );
 
     // A local folder with identical files counts as the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();
