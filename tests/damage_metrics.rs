@@ -31,7 +31,7 @@ struct Setting {
     /// Name of the backbone in the reference.
     name: &'static str,
     backbone: PathBuf,
-    /// Text for calibration, and text for evaluation.
+    /// Calibration text and evaluation text.
     corpora: [PathBuf; 2],
     /// Tasks, each with its number of documents and its file.
     tasks: Vec<(&'static str, usize, PathBuf)>,

@@ -125,8 +125,9 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     assert_eq!(compare(&world, &python, &[("f32", LOGIT_TOLERANCE), ("q8_0", 5e-2)]), 12);
 }
 
-/// Covers scaled rotary embeddings, heads wider than the stream, and biases of queries, keys and values or of all
-/// projections. Only one attention sublayer or MLP is kept, so the first layers are among those removed.
+/// Covers scaled rotary embeddings, heads that together are wider than the residual stream, and biases of queries, keys
+/// and values or of all projections. Only one attention sublayer or MLP is kept, so the first layers are among those
+/// removed.
 #[test]
 fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
     let Some(python) = python() else { return };

@@ -121,8 +121,8 @@ fn transformers_matches_every_recovery_and_architecture() {
     let with_code = compare(&world, &plan, &store, &out, largest_difference);
     // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
     // and a folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of
-    // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The six cuts
-    // with replaced sublayers need code, and merged layers do not.
+    // the residual stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The
+    // six cuts with replaced sublayers need code, and merged layers do not.
     assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 6);
 }
 

@@ -171,9 +171,9 @@ fn object_key_lists_the_input_objects() {
 #[test]
 fn linearpatch_sequence_count_depends_on_the_criterion() {
     let world = World::new();
-    // ShortGPT is not a block criterion. It keeps the last of the four layers here, so the three removed layers happen
-    // to be adjacent. The official code fits LinearPatch's scales on the operator sequences for ShortGPT, and on all
-    // sequences for block criteria.
+    // ShortGPT is not a block criterion, although the three layers that it removes here are adjacent. The official code
+    // fits LinearPatch's scales on all sequences for block criteria, but for ShortGPT only on the sequences for
+    // operators.
     let few = last_perplexity(&world, "shortgpt", "3", "2");
     let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
@@ -227,7 +227,7 @@ fn maps_of_a_region_are_folded_into_the_layer_before_it() {
     let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
         panic!("{rows:?}")
     };
-    // The product of the ratios of a region's layers equals the ratio of the whole region.
+    // The factors of the layers in a region multiply to the factor of the whole region.
     assert!((factors / factors_by_layer - 1.0).abs() < 1e-5 && factors != none, "{factors} {factors_by_layer}");
     assert!((squares / squares_by_layer - 1.0).abs() > 1e-4, "{squares} {squares_by_layer}");
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");

@@ -109,7 +109,7 @@ fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     printed
 }
 
-/// Returns the folder for screenshots, if they are requested.
+/// Returns the folder for screenshots, or `None` if none are requested.
 fn screenshot_folder() -> Option<PathBuf> {
     let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
     if let Some(pictures) = &pictures {

@@ -106,7 +106,7 @@ struct ItemOrder<'a> {
     last: usize,
 }
 
-/// Checks the winner's lead over removing the same layers without a repair, both on the items of the race and on the
+/// Checks the winner's lead over the unrepaired cut of the same layers, both on the items of the race and on the
 /// held-out items.
 fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &ItemOrder<'_>) {
     let ItemOrder { order, last } = *items;

@@ -157,7 +157,7 @@ fn requests_match_the_harness() {
         // The tokenizer adds a BOS token itself, so requesting one changes nothing.
         ("requests", Bos::Always, 180),
         ("nobos/requests", Bos::Never, 180),
-        // The older version of RACE, recorded with the harness version of that time.
+        // The older version of RACE was recorded with a harness version of that time.
         ("requests_legacy", Bos::Tokenizer, 20),
     ] {
         assert_eq!(compare_requests(folder, bos), count, "{folder}, {bos:?}");

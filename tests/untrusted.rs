@@ -15,7 +15,7 @@ use crate::common::{fixture, gzip, json as read_json, shared};
 /// Limits on the address space (KiB) and the CPU time (seconds) of each process. They are twice as high as the
 /// documented limits, because the shell can only limit a whole process, including its code and threads.
 const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
-/// Timeout for detecting hangs. It is long enough not to trip on a busy machine.
+/// Timeout for detecting hangs. It is long enough not to expire on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Malicious input that consists of `unit` repeated `times` times. `{i}` is replaced with the index of the repetition.

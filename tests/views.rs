@@ -130,7 +130,7 @@ fn assert_equal_in_views(pair: &Pair) {
     let compared = Differences::between(&one, &other, &[]).unwrap();
     assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
     assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
-    // Latency and peak memory are different in every run.
+    // Latency and peak memory differ between runs.
     let measured = ["prefill", "speedup", "peak_memory"];
     let values =
         compared.values.iter().filter(|value| !measured.iter().any(|word| value.first.metric.starts_with(word)));

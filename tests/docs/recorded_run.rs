@@ -68,8 +68,8 @@ impl Numbers {
             .collect()
     }
 
-    /// Returns the methods in the order of the table: unrepaired criteria by name, with the criterion of the repairs
-    /// last, followed by the repairs.
+    /// Returns the methods in the order of the table: the unrepaired criteria by name, ending with the criterion of the
+    /// repairs, and then the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = distinct(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));

@@ -36,7 +36,7 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
         ("Repaired", 1),
         ("attention", 4 + 4 + 4 + 2),
         ("MLP", 4 * 4),
-        // Two labels in the stack, and one in the legend.
+        // The stack contains two labels, and the legend contains one.
         ("affine map", 2 + 1),
         ("kept sublayer", 1),
         ("removed sublayer", 1),

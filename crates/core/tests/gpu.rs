@@ -162,7 +162,7 @@ fn layers_loaded_on_demand_match_resident_layers() {
     }
 }
 
-/// Builds windows that are longer and shorter than a kernel's block, and contexts that several segments continue.
+/// Builds windows longer and shorter than a kernel's block, and contexts with several continuations each.
 fn windows_and_trees(vocab: usize) -> Batch {
     let windows =
         [sample_ids(1, 250, vocab), sample_ids(2, 70, vocab), sample_ids(3, 70, vocab), sample_ids(4, 1, vocab)];

@@ -229,8 +229,8 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Returns the program without the layers in `removed`. Each solution repairs the span that starts at the layer it is
-/// paired with.
+/// Returns the program without the layers in `removed`. Each solution is paired with the first layer of the span that
+/// it repairs.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 const COSINE_TOLERANCE: f64 = 1e-6;
 /// Relative tolerance for operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
-/// Relative tolerance for bounds, which are computed in f64 from f32 streams.
+/// Relative tolerance for bounds, which are computed in f64 from f32 residual streams.
 const BOUND_TOLERANCE: f64 = 1e-7;
 /// Relative tolerance for perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;

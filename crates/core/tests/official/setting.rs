@@ -105,7 +105,7 @@ impl CalibrationResult {
     }
 }
 
-/// Returns the program of a pruned backbone, with the solved operators applied to the stream.
+/// Returns the program of a pruned backbone, with the solved operators applied to the residual stream.
 pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (span, solution) in solved {
