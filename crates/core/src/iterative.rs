@@ -4,9 +4,8 @@
 //! repair, it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
-//! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
-//! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from this
-//! model.
+//! At each step, the criterion uses the same similarities, activations or trials as in one-shot pruning, but computed
+//! on the pruned and repaired model. A trial removes one more candidate from this model.
 //!
 //! ```
 //! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};
@@ -72,12 +71,12 @@ pub struct SolvedSpan {
     pub degenerate: Vec<String>,
     /// Seconds spent fitting, excluding the calibration pass and the metrics.
     pub seconds: f64,
-    /// Layer whose weights the repair is folded into.
+    /// Layer whose weights the repair is folded into, if any.
     host: Option<usize>,
 }
 
 impl SolvedSpan {
-    /// Returns whether the repair is folded into a layer that `cut` removes, and so is lost with the layer.
+    /// Returns whether the repair is lost because `cut` removes the layer into which it is folded.
     fn is_folded_into(&self, cut: &Cut) -> bool {
         self.host.is_some_and(|layer| cut.contains_layer(layer))
     }
@@ -160,8 +159,8 @@ impl<'a> ShrinkingModel<'a> {
     }
 
     /// Continues a selection after its first steps. `earlier` is the result of these steps, whose repairs are fitted
-    /// again. Calls `on_step` after each further step with the result of all steps so far, which is the selection for a
-    /// smaller depth.
+    /// again. After each further step, calls `on_step` with the result so far, which equals the selection for a smaller
+    /// depth.
     ///
     /// # Errors
     /// See [`Self::select`]. Also fails if `on_step` fails.
@@ -217,8 +216,8 @@ impl<'a> ShrinkingModel<'a> {
                 .scores
                 .iter()
                 .find(|(candidate, _)| cut_of_candidate(step_spec.unit, *candidate) == chosen.removed);
-            let &score =
-                score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
+            let &score = score
+                .ok_or_else(|| Error::job("the selected candidate has no score").at(chosen.removed.to_string()))?;
             if best.is_none_or(|(_, value)| if lowest_first { score.1 < value } else { score.1 > value }) {
                 best = Some(score);
             }
@@ -226,9 +225,9 @@ impl<'a> ShrinkingModel<'a> {
         best.ok_or_else(|| Error::job("no candidates left to remove"))
     }
 
-    /// Divides the candidates of a step among calibration passes. Several passes are needed if a criterion reads
-    /// activations and those of all candidates exceed the memory limit. Returns one cut per pass, which contains the
-    /// removed layers and the candidates of the other passes.
+    /// Divides the candidates of a step among calibration passes. If a criterion reads activations, several passes may
+    /// be needed to stay below the memory limit. Returns one cut per pass, which contains the removed layers and the
+    /// candidates of the other passes.
     fn excluded_by_pass(&self, criterion: &dyn Criterion, step_spec: &PruneSpec<'_>) -> Vec<Cut> {
         if criterion.sites(step_spec).is_empty() {
             return vec![self.removed.clone()];
@@ -282,8 +281,8 @@ impl<'a> ShrinkingModel<'a> {
             .try_for_each(|&(candidate, _)| self.remove(&cut_of_candidate(unit, candidate), progress))
     }
 
-    /// Returns the pass request for a criterion. Keeps only pairs whose two streams still exist in the model, and sites
-    /// directly before or after a candidate that is not excluded.
+    /// Returns the measurements that a criterion needs. Keeps only pairs whose two streams still exist in the model,
+    /// and hook points directly before or after a candidate that is not excluded.
     fn build_request(&self, criterion: &dyn Criterion, spec: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let computed: BTreeSet<HookPoint> =
             computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
@@ -381,8 +380,8 @@ fn cut_of_candidate(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }
 
-/// Maps a site in the layer before a span to the nearest remaining layer before the span. Returns `None` if no layer
-/// remains there.
+/// Maps a hook point in the layer before a span to the nearest remaining layer before the span. Returns `None` if no
+/// such layer remains. Returns other hook points unchanged.
 fn remap_site(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
     match site {
         HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),

@@ -1,4 +1,4 @@
-//! Frozen layers after a boundary, computed with differentiable operations.
+//! Frozen layers after the trained operator, computed with differentiable operations.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,13 +1,13 @@
-//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary so that
-//! the pruned backbone predicts the dense backbone's tokens.
+//! Distillation of an operator (design §7, the paper's "+ FT"): trains the dense matrix that replaces the removed
+//! layers, so that the pruned backbone predicts the dense backbone's tokens.
 //!
 //! | file | content |
 //! | --- | --- |
 //! | `teacher` | the dense backbone's most likely tokens at each position |
-//! | `layers_after` | the frozen layers after the boundary, computed with differentiable operations |
+//! | `layers_after` | the frozen layers after the operator, computed with differentiable operations |
 //! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
-//! Teacher and student share all layers before the boundary, so their stream `X_pre` is read from the calibration.
+//! Teacher and student share all layers before the operator, so its input `X_pre` is read from the calibration.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Predictions of the teacher, which is the dense backbone.
+//! Predictions of the dense backbone, which is the teacher.
 
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,4 +1,4 @@
-//! Training of the matrix at a boundary: text, optimizer and steps.
+//! Training of an operator's matrix: training text, optimizer and steps.
 
 use candle_core::{DType, Device, Tensor, Var};
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// Training of the matrix of one operator.
+/// Training run for the matrix of one operator.
 pub struct Training<'a> {
     layers: &'a LayersAfter,
     state: Checkpoint,
@@ -33,7 +33,7 @@ impl Checkpoint {
         Self { matrix, adam, losses: Vec::new() }
     }
 
-    /// Serializes the number of steps, the matrix, both moments of AdamW and the losses, in little-endian order.
+    /// Serializes the number of steps, the matrix, both AdamW moments and the losses as little-endian numbers.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (first, second) = self.adam.moments();
         let numbers = self.matrix.iter().chain(first).chain(second).flat_map(|value| value.to_le_bytes());
@@ -46,7 +46,7 @@ impl Checkpoint {
     /// Parses the output of [`Self::to_bytes`].
     ///
     /// # Errors
-    /// Fails with kind `Damaged` if the length does not match the header.
+    /// Fails with kind `Damaged` if the number of bytes does not match the number of steps.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (count, rest) = bytes.split_at_checked(8).ok_or_else(length_error)?;
         let steps = u64::from_le_bytes(count.try_into().map_err(|_| length_error())?) as usize;

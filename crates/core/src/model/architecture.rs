@@ -7,7 +7,7 @@ use super::config_fields::Entries;
 use crate::error::{Error, Result};
 
 /// Prefix of the class name in exports with operators ([`Attachment`](super::Attachment)) or removed sublayers. The
-/// architecture's own class name follows the prefix.
+/// class name of the original architecture follows.
 pub(crate) const CLASS: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
 const MODEL_TYPE_PREFIX: &str = "ghostlab_";
@@ -59,15 +59,15 @@ pub enum AttentionBias {
     Configurable,
 }
 
-/// Layers and channels to which the rotary embedding settings of a config apply.
+/// Layers and channels to which a config's rotary embedding settings apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeEntries {
     /// One rotary embedding for all layers, applied to all channels of a head.
     One,
     /// One embedding for all layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
-    /// Embedding that rotates only part of each head, given by `partial_rotary_factor`. The rope type is `default` or
-    /// `longrope` (Phi-3).
+    /// One embedding that rotates a fraction `partial_rotary_factor` of the channels in each head. The RoPE type is
+    /// `default` or `longrope` (Phi-3).
     Partial,
     /// Separate embeddings for sliding-window layers and full-attention layers (Gemma 3).
     ByWindow,
@@ -81,7 +81,7 @@ pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str
     }
 }
 
-/// Tensor names and config keys of a mixture of experts.
+/// Tensor names and config keys of mixture-of-experts layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
@@ -92,7 +92,7 @@ pub struct ExpertNames {
     /// Config keys for the number of experts, in order of precedence.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. If `None`, they are
+    /// Config key of the flag that normalizes the weights of the selected experts to a sum of 1. If `None`, they are
     /// always normalized.
     pub normalized: Option<&'static str>,
 }
@@ -110,8 +110,8 @@ pub struct GgufForm {
     pub places: GgufPlaces,
 }
 
-/// Layers that llama.cpp treats differently from the others. It selects them by index alone and ignores the metadata of
-/// the file.
+/// Layers that llama.cpp treats differently from the others. llama.cpp selects them by index, regardless of the
+/// metadata in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
     /// All layers use full attention and a rotary embedding.
@@ -123,7 +123,7 @@ pub enum GgufPlaces {
 }
 
 impl GgufForm {
-    /// Creates the conventions of an architecture whose layers are all alike.
+    /// Creates the conventions of an architecture in which llama.cpp treats all layers alike.
     pub(crate) const fn uniform(name: &'static str, interleaved: bool) -> Self {
         Self { name, interleaved, places: GgufPlaces::Alike }
     }
@@ -136,19 +136,19 @@ pub enum SlidingWindow {
     Never,
     /// All layers, unless the window is null (Mistral).
     Always,
-    /// The layers in `layer_types` if `use_sliding_window` is set, otherwise none (Qwen2, Qwen3). If `layer_types` is
-    /// missing, the layers from `max_window_layers` on. The config always has a window size.
+    /// The sliding layers in `layer_types` if `use_sliding_window` is set, otherwise none (Qwen2, Qwen3). If
+    /// `layer_types` is missing, the layers from `max_window_layers` on. Such configs always contain a window size.
     Switched,
     /// All layers if `use_sliding_window` is set, otherwise none (Qwen3-MoE).
     SwitchedWhole,
-    /// The layers in `layer_types`. If `layer_types` is missing, all layers except every n-th one (Gemma).
+    /// The sliding layers in `layer_types`. If `layer_types` is missing, all layers except every n-th one (Gemma).
     Patterned {
         every: usize,
         /// Config key that may override `every`.
         key: Option<&'static str>,
     },
-    /// The layers in `layer_types` if `use_sliding_window` is set, otherwise none (SmolLM3). If `layer_types` is
-    /// missing, the layers without a rotary embedding.
+    /// The sliding layers in `layer_types` if `use_sliding_window` is set, otherwise none (SmolLM3). If `layer_types`
+    /// is missing, the layers without a rotary embedding.
     Unrotated,
 }
 
@@ -207,7 +207,7 @@ const GEMMA2: Architecture = Architecture {
     ..LLAMA
 };
 
-/// All supported architectures. A new decoder of the same structure needs only an entry here.
+/// All supported architectures. To support another decoder of the same structure, add an entry.
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture { gguf: Some(GgufForm::uniform("llama", true)), ..LLAMA },
     Architecture {

@@ -1,4 +1,4 @@
-//! Config keys, tensor names, forms and positions of the operators that an export stores in its checkpoint.
+//! Config entries and tensor names of the operators that an exported checkpoint contains.
 
 use super::architecture::Architecture;
 use super::operator::Operator;
@@ -7,13 +7,13 @@ use crate::error::Result;
 
 /// Config key for the section that describes an export.
 pub(crate) const CONFIG_KEY: &str = "ghostlab";
-/// Key for the operator list in [`CONFIG_KEY`].
+/// Key for the list of operators in the [`CONFIG_KEY`] section.
 pub(crate) const OPERATORS: &str = "operators";
-/// Key for the dropped sublayers in [`CONFIG_KEY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are
-/// none.
+/// Key for the list of dropped sublayers in the [`CONFIG_KEY`] section, such as `["attention 3", "mlp 5"]`. The entry
+/// is absent if no sublayer is dropped.
 pub(crate) const DROPPED_KEY: &str = "dropped";
-/// Key for the activation's name in [`CONFIG_KEY`]. The standard config entry for the activation is set to an invalid
-/// name, so that other loaders reject the export instead of ignoring its operators.
+/// Key for the activation's name in the [`CONFIG_KEY`] section. The standard entry contains an invalid name, so that
+/// other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
 /// Position of an operator in a layer.
@@ -58,22 +58,22 @@ pub(crate) fn bias_name(layer: usize, module: &str) -> String {
     format!("model.layers.{layer}.{module}.bias")
 }
 
-/// Returns the weight name of an operator's input norm.
+/// Returns the name of the weight tensor of an operator's input norm.
 pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
     name(layer, &format!("{module}.input_norm"))
 }
 
-/// Returns the weight name of a norm that is followed by an operator. The norm and the operator share a module.
+/// Returns the name of the weight tensor of a norm that shares its module with the operator after it.
 pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
 
-/// Form of an operator in an exported checkpoint. The form determines which file formats can store the operator.
+/// Kind of computation that an exported operator performs, which determines the file formats that can store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepForm {
-    /// Linear map of the stream, `x·W`, with or without a bias.
+    /// Linear map of the residual stream, `x·W`, with an optional bias.
     Stream,
-    /// Linear map of the normalized stream, added to the stream: `x + RMSNorm(x)·M`, with or without a bias.
+    /// Linear map of the normalized stream, added to the stream: `x + RMSNorm(x)·M`, with an optional bias.
     Normed,
     /// Constant added to the stream, `x + b`.
     Constant,
@@ -101,7 +101,8 @@ pub enum AttachedForm {
     Dense,
     /// Only a bias.
     Bias,
-    /// Linear map of the normed stream, with the backbone's epsilon. `weighted` is set if the norm has a weight.
+    /// Linear map of the normalized stream. The norm uses the backbone's epsilon, and has a weight if `weighted` is
+    /// set.
     Normed {
         weighted: bool,
     },
@@ -132,7 +133,7 @@ impl AttachedForm {
         }
     }
 
-    /// Returns whether an operator of this form is valid at a position, given whether it has a bias.
+    /// Returns whether an operator of this form, with or without a bias, is valid at a position.
     ///
     /// A diagonal after a norm is invalid, because the decoder applies diagonals before the norm.
     pub(super) fn is_allowed_at(self, place: BranchPlace, bias: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Ragged batches: all tokens in one matrix without padding. Only attention depends on the segment boundaries.
+//! Ragged batches, which concatenate token sequences without padding. Only attention depends on the segment boundaries.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,15 +15,15 @@ pub struct Batch {
     /// Rows of each segment, in order and without gaps. Tokens attend only to their own segment and its
     /// [parent](Self::parents).
     pub segments: Vec<Range<usize>>,
-    /// Parent of a segment that continues another segment. The segment attends to all rows of the parent, and its
-    /// positions continue the parent's. Children directly follow their parent. A parent must not have a parent itself.
+    /// Index of each segment's parent, if any. A segment attends to all rows of its parent, and its positions continue
+    /// those of the parent. Children directly follow their parent. A parent must not have a parent itself.
     pub parents: Vec<Option<usize>>,
     /// Rows scored by the head, in ascending order.
     pub targets: Vec<ScoredRow>,
 }
 
 impl Batch {
-    /// Builds a batch of windows in which every token except the first is predicted from the tokens before it.
+    /// Builds a batch with one segment per window. In each window, every token except the first is a target.
     pub fn windows<'a>(windows: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut batch = Self::default();
         for window in windows {
@@ -48,15 +48,15 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Returns the distinct rows of the targets, or `None` if gathering these rows would save too little work.
+    /// Returns the distinct rows of the targets, or `None` if they are so many that gathering them does not pay off.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();
         is_narrower(rows.len(), self.tokens()).then_some(rows)
     }
 
-    /// Returns the targets for a stream of `rows` rows, which contains either all rows or only [`Self::scored_rows`].
-    /// In the latter case, row indices refer to the narrowed stream.
+    /// Returns the targets, with row indices that refer to a residual stream of `rows` rows. The stream contains either
+    /// all rows or only [`Self::scored_rows`].
     pub(super) fn targets_for_rows(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
         if rows == self.tokens() {
             return Cow::Borrowed(&self.targets);
@@ -67,7 +67,7 @@ impl Batch {
             .collect()
     }
 
-    /// Rejects token ids outside a vocabulary of `vocab` tokens.
+    /// Checks that all token ids are below `vocab`.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
@@ -78,7 +78,7 @@ impl Batch {
         }
     }
 
-    /// Returns the segments and their parents, which determine the rows that each row attends to.
+    /// Returns the segments and their parents in the format of the attention kernels.
     pub(super) fn attended_rows(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
@@ -88,12 +88,12 @@ impl Batch {
         self.attended_rows().prefix(segment)
     }
 
-    /// Returns the maximum length of a segment including its parent, in tokens.
+    /// Returns the number of tokens in the longest segment, including its parent.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }
 
-    /// Returns the position of each row.
+    /// Returns the position of each row in its sequence.
     pub(super) fn positions(&self) -> Vec<usize> {
         (0..self.segments.len())
             .flat_map(|s| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len())

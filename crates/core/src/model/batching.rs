@@ -1,13 +1,12 @@
-//! Adaptive batch size for weights that are loaded on demand. The number of tokens per pass over the layers grows until
-//! loading takes only a small fraction of the time, or until the residual streams fill their memory budget. Results do
+//! Adaptive batch size for backbones whose weights are loaded on demand. The number of tokens per pass over the layers
+//! grows until loading takes a small fraction of the time, or the residual streams fill their memory budget. Results do
 //! not depend on the batch size.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum fraction of a pass's time spent loading weights. After a pass above this fraction, the next pass processes
-/// more tokens.
+/// Maximum fraction of a pass's time spent loading weights. If a pass exceeds it, later passes process more tokens.
 const MAX_LOADING_FRACTION: f64 = 0.1;
-/// Minimum number of streams, even if they exceed the memory budget.
+/// Minimum number of residual streams to keep, even if they exceed the memory budget.
 const MIN_STREAMS: usize = 4;
 
 /// Chooses the number of tokens per pass from the loading times of earlier passes.

@@ -32,8 +32,8 @@ struct State<T> {
     slots: Vec<Slot<T>>,
     /// Total size in bytes of all values that are cached or being computed.
     held_bytes: u64,
-    /// Last requested index. `clock` counts how often the index changed.
     last_index: usize,
+    /// Number of times that a request had another index than the previous request.
     clock: u64,
 }
 
@@ -49,8 +49,8 @@ enum Slot<T> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// Creates a cache with one slot per entry of `value_bytes`, which contains the size of each value. Values in use
-    /// are never evicted, so they may exceed the budget.
+    /// Creates a cache for values of the given sizes in bytes, limited to `budget` bytes. Values in use are never
+    /// evicted, so they may exceed the budget.
     ///
     /// # Errors
     /// Fails if the threads cannot be started.
@@ -101,7 +101,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Starts computing value `next` in the background if it fits into the budget together with value `now`.
+    /// Starts computing the value `next` in the background if it fits into the budget together with the value `now`. If
+    /// `now` is absent, its computation starts first.
     pub(super) fn prefetch(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
         // Start `now` first: its caller is about to request it and must not wait for `next`.
@@ -169,8 +170,8 @@ impl<T> SharedState<T> {
             .sum()
     }
 
-    /// Evicts idle values until value `index` fits or no idle value is left. Values whose next request is furthest away
-    /// are evicted first. The value `protected` is never evicted.
+    /// Evicts idle values other than `protected` until the value `index` fits or no such value is left. Values whose
+    /// next request is furthest away are evicted first.
     fn make_room(&self, state: &mut State<T>, index: usize, protected: Option<usize>) {
         let count = self.value_bytes.len();
         while state.held_bytes + self.value_bytes[index] > self.budget {
@@ -198,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a cache of 10-byte values equal to their index, with a count of how often each was computed.
+    /// Returns a cache of 10-byte values that equal their index, and the number of computations of each value.
     fn counting_cache(count: usize, budget: u64) -> (Cache<usize>, Arc<Vec<AtomicUsize>>) {
         let loads: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
         let counts = Arc::clone(&loads);

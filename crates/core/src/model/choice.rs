@@ -1,4 +1,4 @@
-//! Engine selection: the requested engine, and the engine selected for a backbone on this machine.
+//! Selection of the engine for a backbone, given the user's request and this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct EngineRequest {
 /// Engine that runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// `cpu` engine with the given product type for the layers and the output projection.
+    /// The `cpu` engine with the given matrix products.
     Cpu(Products),
     Candle(Placement),
 }
@@ -195,8 +195,8 @@ impl EngineChoice {
         config.needed_bytes(program, layer_parameter_bytes, embedding_parameter_bytes, one_table)
     }
 
-    /// Returns the size in bytes of the weights kept in host memory under a budget. It is at least the size of the
-    /// largest part, such as a layer, because a part is loaded or transferred as a whole.
+    /// Returns the size in bytes of the weights that are kept in host memory if it is limited to `budget` bytes. It is
+    /// at least the size of the largest part, such as a layer, because parts are loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {

@@ -1,4 +1,4 @@
-//! Comparison of programs with a reference program, token by token, in one run of their trie.
+//! Token-by-token comparison of programs with a reference program in a single run of their trie.
 
 use std::cell::RefCell;
 
@@ -69,7 +69,7 @@ fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Res
     Ok(comparing.reference.into_inner())
 }
 
-/// Runs all batches in `parts` through the trie in parallel.
+/// Runs [`compare_trie`] on all parts in parallel.
 pub(super) fn compare_parts_in_parallel<M>(
     model: &M,
     trie: &Trie,

@@ -3,15 +3,15 @@
 use super::candle::FloatType;
 use crate::named::named;
 
-/// Float type for a computation: a tensor type, or f32 products computed as sums of bf16 products.
+/// Float type of a computation: a tensor type, or f32 whose products are computed as sums of bf16 products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeType {
     F32,
     Bf16,
     F16,
-    /// f32 numbers split into sums of two bf16 parts, and multiplied in three bf16 products.
+    /// f32 numbers, split into sums of two bf16 parts and multiplied with three bf16 products.
     Bf16x3,
-    /// f32 numbers split into sums of three bf16 parts, and multiplied in six bf16 products.
+    /// f32 numbers, split into sums of three bf16 parts and multiplied with six bf16 products.
     Bf16x6,
 }
 

@@ -27,8 +27,8 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{self, parts, regular};
 use crate::quantity::pluralize;
 
-/// Upper bounds, far above the values of real backbones, that keep products of config values from overflowing. The
-/// values themselves are later checked against the weight files (`check_weights`).
+/// Upper bounds that prevent overflow in products of config values. They are far above the values of real backbones.
+/// `check_weights` later compares the values with the weight files.
 const MAX_LAYERS: usize = 10_000;
 const MAX_CHANNELS: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 16;
@@ -268,7 +268,7 @@ impl Biases {
     }
 }
 
-/// Numbers of query heads and of key/value heads, and the head dimension.
+/// Numbers of query heads and key/value heads, and the head dimension.
 struct AttentionShape {
     heads: usize,
     kv_heads: usize,
@@ -314,12 +314,13 @@ fn read_cap(entries: &Entries<'_>, key: Option<&str>) -> Result<Option<f32>> {
     Ok(cap.map(|cap| cap as f32))
 }
 
-/// Reads an entry that enables a bias. Returns `false` if the architecture does not read the entry.
+/// Reads an entry that enables a bias. Returns `false` if it is absent or the architecture ignores it.
 fn read_bias_flag(is_configurable: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {
     Ok(is_configurable && entries.flag(key)?.unwrap_or(false))
 }
 
-/// Fills in the defaults of transformers' config class for missing entries, and adds a note about them.
+/// Returns the entries, with missing ones set to the defaults of transformers' config class. Adds a note that lists the
+/// used defaults.
 fn with_defaults(
     entries: &Map<String, Value>,
     architecture: &Architecture,
@@ -378,8 +379,8 @@ fn reject_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// Creates the error for a folder without a config. The error lists up to five entries of the folder, and suggests a
-/// subfolder that contains a config.
+/// Creates the error for a folder without a config. It lists up to five entries of the folder, and suggests a subfolder
+/// that contains a config.
 fn no_backbone_error(folder: &Path) -> Error {
     let paths = files::entries(folder).unwrap_or_default();
     let names = paths

@@ -27,7 +27,7 @@ impl<'a> Entries<'a> {
         Error::bad_input("missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
-    /// Creates the error for a setting that changes the forward pass in an unsupported way.
+    /// Creates the error for a setting that requires an unsupported forward pass.
     pub(super) fn unsupported_error(&self, key: &str, found: &Value, expected: &str) -> Error {
         Error::bad_input("unsupported value in the config").at(self.path(key)).expected(expected).found(excerpt(found))
     }

@@ -1,5 +1,5 @@
-//! Content hash of a backbone, which covers everything that its forward pass reads. It ignores unused config entries,
-//! how the tensors are divided among weight files, and other files in the folder.
+//! Content hash of a backbone, which covers everything that its forward pass reads. It depends neither on unused config
+//! entries, nor on the sharding of the weights, nor on other files in the folder.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -19,8 +19,8 @@ use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Descriptions of the tensors in a weight file, keyed by tensor name. A description contains the element type, the
-/// shape, the row order and the SHA-256 of the bytes.
+/// Descriptions of the tensors in a weight file, keyed by tensor name. A description contains the element type, shape,
+/// row order and SHA-256 hash of a tensor.
 pub type TensorHashes = BTreeMap<String, String>;
 
 /// Hashes the tensors in a weight file.
@@ -36,7 +36,7 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     Ok(hashes)
 }
 
-/// Returns the name of a tensor and its description for [`TensorHashes`].
+/// Returns the [`TensorHashes`] entry for a tensor.
 fn describe_tensor(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -> Result<(String, String)> {
     let mut reader = TensorReader { shard, name: &name, info: &info, position: 0, error: None };
     let hashed = sha256::of_reader(&mut reader);
@@ -111,7 +111,7 @@ fn canonical_json(config: &Config) -> Value {
         rope: Rope { theta, scaling },
         tied_embeddings,
         windows,
-        // Added by [`optional_properties`].
+        // Added by `optional_properties`.
         window_rope: _,
         rotary_width: _,
         rotated: _,
@@ -149,7 +149,7 @@ fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, O
     let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
     let experts = experts.map(|Experts { count, used, width, normalized }| {
-        // Stored keys contain this spelling.
+        // Stored keys contain the British spelling.
         json!({"count": count, "used": used, "width": width, "normalised": normalized, "layers": sparse})
     });
     let gelu = config.activation == Activation::Gelu;

@@ -1,4 +1,4 @@
-//! Cost model: number of floating-point operations in a step, and memory needed for a backbone.
+//! Cost model: floating-point operations of programs, and memory requirements of backbones.
 
 use ghostlab_kernels::forward::BLOCK_ROWS;
 
@@ -31,7 +31,7 @@ impl Load {
 }
 
 impl Trie {
-    /// Returns the number of multiplications and additions in all programs under the given load, with and without
+    /// Returns the number of multiplications and additions that the programs need for the given load, with and without
     /// sharing of common steps.
     pub fn flops(&self, config: &Config, load: &Load) -> Cost {
         let narrow =
@@ -41,7 +41,7 @@ impl Trie {
 }
 
 impl Config {
-    /// Returns the number of multiplications and additions in one step under the given load.
+    /// Returns the number of multiplications and additions that a step needs for the given load.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -72,8 +72,8 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Returns the number of weights in a layer's MLP, including the router. `experts` returns the number of experts to
-    /// count.
+    /// Returns the number of weights in a layer's MLP, including the router. `experts` selects whether all or only the
+    /// active experts count.
     fn mlp_weight_count(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
@@ -82,7 +82,7 @@ impl Config {
         }
     }
 
-    /// Returns the number of parameters that a program stores, including norms and biases. Tied embeddings count once.
+    /// Returns the number of parameters in a program, including norms and biases. Tied embeddings count once.
     pub fn parameters(&self, program: &Program) -> u64 {
         program.0.iter().map(|step| self.step_parameters(step) as u64).sum()
     }
@@ -119,8 +119,8 @@ impl Config {
         self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
     }
 
-    /// Returns the size of the KV cache in bytes for a prompt that each program continues with `new` tokens. For the
-    /// prompt, steps shared by programs count once.
+    /// Returns the size of the KV cache in bytes for a prompt of `prompt` tokens that each program continues with `new`
+    /// tokens. Programs share the prompt's keys and values in their common steps.
     pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
         let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
         self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)
@@ -152,8 +152,7 @@ impl Config {
         products.bytes() * (0..self.layers).map(|layer| self.layer_weight_count(layer)).max().unwrap_or(0)
     }
 
-    /// Returns the size in bytes of a part, the unit in which weights are loaded on demand. Each expert is a separate
-    /// part.
+    /// Returns the size of a part in bytes. Weights are loaded on demand in parts: layers, experts and the head.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
         let expert = self.experts.map_or(0, |experts_of_layer| 3 * self.hidden * experts_of_layer.width) as u64;
         match self.part(part) {
@@ -179,7 +178,7 @@ impl Config {
         products.bytes() * (self.vocab * self.hidden) as u64
     }
 
-    /// Splits a memory budget into bytes for weights and bytes for residual streams. The latter are 0 unless weights
+    /// Splits a memory budget into bytes for weights and bytes for residual streams. Streams get 0 bytes unless weights
     /// are loaded on demand.
     pub(super) fn split_budget(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
@@ -226,8 +225,8 @@ impl Config {
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 
-    /// Estimates the memory in bytes for a batch of `tokens` tokens with `streams` streams. The estimate includes
-    /// attention and the row blocks of all threads.
+    /// Estimates the memory in bytes for a batch of `tokens` tokens with `streams` residual streams. The estimate
+    /// includes attention and the intermediates of one row block per thread.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
@@ -270,8 +269,7 @@ mod tests {
         let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // When weights are loaded on demand, a single expert is loaded at a time instead of all eight experts of a
-        // layer.
+        // Experts are loaded on demand one by one, not all eight experts of a layer together.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }

@@ -21,8 +21,8 @@ use super::sublayer::Sublayer;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// Number of tokens per part of a chunk. Parts run independently, so cores synchronize only at the end of a chunk.
-/// Cores that share a step would synchronize after every step.
+/// Minimum number of tokens per part of a chunk. Parts run independently, so cores synchronize only at the end of a
+/// chunk instead of after every step.
 const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {
@@ -103,7 +103,7 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs batches through the layers, and reports the elapsed time to the planner.
+    /// Calls `run`, which runs the batches through the layers, and reports its duration to the planner.
     fn run_pass<T>(&self, planner: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let loaded_before = self.load_seconds();

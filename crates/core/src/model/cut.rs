@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::sublayer::Sublayer;
 
-/// A set of removed sublayers. A whole layer is removed if both of its sublayers are.
+/// A set of removed sublayers. A layer is removed if both of its sublayers are removed.
 ///
-/// The JSON form is a list in layer order: a number for a whole layer, `"attention 3"` or `"mlp 3"` for a sublayer.
-/// Equal cuts have equal JSON.
+/// Cuts are serialized as lists in layer order, with a number such as `3` for a layer, and a string such as `"attention
+/// 3"` or `"mlp 3"` for a single sublayer. Equal cuts have equal JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cut(BTreeSet<(usize, Sublayer)>);
 
@@ -113,7 +113,7 @@ impl fmt::Display for CutEntry {
     }
 }
 
-/// Formats the cut like the JSON form, for example as `[3, 4, attention 8]`.
+/// Formats the cut like its JSON, but without quotes: `[3, 4, attention 8]`.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries: Vec<String> = self.entries().iter().map(ToString::to_string).collect();
@@ -159,10 +159,10 @@ impl JsonSchema for Cut {
     }
 }
 
-/// Parses `attention 3` or `mlp 3`.
+/// Parses a sublayer such as `attention 3` or `mlp 3`.
 ///
 /// # Errors
-/// Fails for any other string.
+/// Fails unless the text consists of a sublayer name and a layer index.
 pub fn parse_sublayer(text: &str) -> Result<(usize, Sublayer), String> {
     let parsed = text.split_once(' ').and_then(|(kind, layer)| Some((layer.parse().ok()?, kind.parse().ok()?)));
     parsed.ok_or_else(|| format!("`{text}` is not a sublayer such as `attention 3` or `mlp 3`"))
@@ -174,7 +174,7 @@ impl FromIterator<(usize, Sublayer)> for Cut {
     }
 }
 
-/// Compares the cut with a list of whole layers.
+/// Compares a cut with a list of layer indices.
 impl<T: AsRef<[usize]>> PartialEq<T> for Cut {
     fn eq(&self, layers: &T) -> bool {
         *self == Self::layers(layers.as_ref().iter().copied())

@@ -1,7 +1,7 @@
 //! Reader for GGUF files of llama.cpp's `deci` architecture, which ghostlab writes when it exports a model with removed
 //! attention or MLP sublayers. Such files contain layers with or without attention, all-zero MLPs, and linear maps of
-//! the normed stream. The reader converts them to layers with missing sublayers, and to operators in the form that
-//! ghostlab's own checkpoints use.
+//! the normalized stream. The reader converts them to layers with missing sublayers and to operators, as in ghostlab's
+//! safetensors exports.
 
 use serde_json::{Map, Value, json};
 
@@ -35,9 +35,9 @@ pub(super) fn detect_architecture(file: &Gguf) -> Result<(&'static Architecture,
 struct Block {
     has_attention: bool,
     has_mlp: bool,
-    /// Whether a linear map of the normed stream replaces the attention sublayer.
+    /// Whether a linear map of the normalized stream replaces the attention sublayer.
     is_linear: bool,
-    /// Whether an all-zero MLP adds a constant bias.
+    /// Whether the layer's all-zero MLP adds a constant bias.
     has_constant: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct DeciLayers {
     blocks: Vec<Block>,
 }
 
-/// Name of a GGUF tensor in the Hugging Face format.
+/// Hugging Face name of a GGUF tensor.
 pub(super) enum FolderName {
     /// The name follows from the GGUF name, as in other architectures.
     Usual,

@@ -41,7 +41,7 @@ pub struct Decoder {
     pass_planner: Option<Arc<PassPlanner>>,
 }
 
-/// Rows to which a stream attends: its own rows and, when decoding, cached rows.
+/// Keys and values that new rows attend to: those of the rows themselves and, during decoding, those in the KV cache.
 trait AttentionContext {
     /// Computes the attention output of each row.
     ///
@@ -84,10 +84,10 @@ impl Decoder {
         Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, the layers
-    /// and the head are loaded from the files on demand, one layer ahead. The weights whose next use is furthest away
-    /// are evicted. Embedding rows are then also read on demand. A part of the budget is reserved for streams, so that
-    /// several batches share a pass over the layers. Results do not depend on the budget.
+    /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, the layers,
+    /// the head and embedding rows are read from the files on demand. The next layer is prefetched, and the weights
+    /// whose next use is furthest away are evicted. Part of the budget is reserved for residual streams, so that
+    /// several batches can share a pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed
@@ -135,12 +135,12 @@ impl Decoder {
         tensor(kernels::logits(&x, c, head_params, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
     }
 
-    /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
-    /// [`Step::Edited`].
+    /// Returns the backbone with `operator` folded into the last projection of a sublayer. The folded sublayer computes
+    /// the same function as [`Step::Edited`].
     ///
-    /// Unchanged weights are shared with `self`. A diagonal operator scales the outputs of the projection, before the
-    /// norm at the end of the branch if there is one. The operator also transforms the bias of the projection. If the
-    /// MLP has experts, the operator is folded into each of them ([`super::experts`]).
+    /// Unchanged weights are shared with `self`. The operator transforms the outputs of the projection, including its
+    /// bias. If the branch ends in a norm, the operator therefore takes effect before the norm. If the MLP has experts,
+    /// the operator is folded into each of them ([`super::experts`]).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
@@ -148,12 +148,12 @@ impl Decoder {
     pub fn folded(&self, sublayer: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.weight_cache.layer(&self.config, layer)?.layer()?.clone();
         if !operator.is_linear() {
-            return Err(Error::job("a map with a bias or a norm cannot be folded into a projection")
+            return Err(Error::job("an operator with a bias or a norm cannot be folded into a projection")
                 .at(format!("layer {layer}, {sublayer:?}"))
                 .hint("apply it as a separate step"));
         }
         if !operator.is_diagonal() && weights.norm_after(sublayer).is_some() {
-            return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
+            return Err(Error::job("a dense operator cannot be folded into a branch that ends in a norm")
                 .at(format!("layer {layer}, {sublayer:?}"))
                 .hint("apply it as a step after the norm"));
         }
@@ -191,8 +191,7 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// Returns the norm that a sublayer applies to the stream. It has no weight if the sublayer does not start with a
-    /// norm.
+    /// Returns the pre-norm of a sublayer. The norm has no weight if the architecture has no pre-norms.
     pub(super) fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
         let part = self.weight_cache.layer(&self.config, layer)?;
         let norm = part.layer()?.norms[sublayer.norms()[0]].as_ref();
@@ -206,7 +205,7 @@ impl Decoder {
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 
-    /// Computes a sublayer up to `end`.
+    /// Runs a sublayer up to the stage `end`.
     fn run_sublayer(
         &self,
         sublayer: Sublayer,
@@ -284,7 +283,7 @@ impl Decoder {
         tensor(out, &[x.len() / c, c])
     }
 
-    /// Computes one gated MLP or expert.
+    /// Computes a dense MLP or a single expert.
     fn gated_mlp(
         &self,
         mlp: &GatedMlp,
@@ -303,8 +302,8 @@ impl Decoder {
         Ok(kernels::mlp(x, self.config.hidden, before, branch, after, stream))
     }
 
-    /// Computes the branch of a mixture-of-experts MLP. Experts are loaded one by one, and those to which no token is
-    /// routed are skipped.
+    /// Computes the branch of a mixture-of-experts MLP. Experts are loaded one by one. Experts without routed tokens
+    /// are skipped.
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
@@ -356,7 +355,7 @@ impl Decoder {
         tensor(out, x.dims())
     }
 
-    /// Computes a sublayer with the weights of a merged layer.
+    /// Runs a sublayer with the weights of a merged layer.
     fn run_merged_sublayer(
         &self,
         sublayer: Sublayer,

@@ -27,8 +27,8 @@ pub struct SequenceInput {
     pub ids: Vec<u32>,
     /// Indices of the programs that run the tokens. There must be at least one.
     pub programs: Vec<usize>,
-    /// Blocks that precede `block`, each with the number of its tokens in use. They may belong to earlier runs of the
-    /// same call.
+    /// Blocks that precede `block`, each with the number of its tokens in use. Earlier inputs of the same call may
+    /// append to them.
     pub context: Vec<(BlockId, usize)>,
     /// Block to which the keys and values of the new tokens are appended.
     pub block: BlockId,
@@ -127,7 +127,7 @@ pub(super) trait CachedModel: Model + Sync {
     fn key_value_bytes(&self) -> u64;
 }
 
-/// A run, with its rows and position in a batch of runs that share a step.
+/// A run (one [`SequenceInput`]), with its rows and position in a batch of runs that share a step.
 pub(super) struct RunPlacement<'a> {
     /// Rows of the stream that belong to this run.
     pub(super) rows: Range<usize>,
@@ -159,7 +159,7 @@ pub(super) fn not_cached_error() -> Error {
     Error::job("a sequence continues a block that is not in the cache")
 }
 
-/// Cached rows to which a stream attends at one step.
+/// View of the KV cache for the runs that share a step.
 pub(super) struct CacheView<'a, S, B> {
     pub(super) runs: &'a [RunPlacement<'a>],
     pub(super) step_data: &'a S,
@@ -179,7 +179,7 @@ pub(super) struct TrieDecoding<'a, M: CachedModel> {
     regimes: HashMap<BlockId, LengthRegime>,
 }
 
-/// Runs that share steps, together with the data required by these steps.
+/// Runs that share steps, with the data that these steps need.
 struct RunGroup<'r, S> {
     placements: Vec<RunPlacement<'r>>,
     /// Index of each run in the arguments of [`Decoding::run`].
@@ -242,7 +242,7 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
             .hint("use a shorter prompt or fewer new tokens: cached keys cannot be rotated again"))
     }
 
-    /// Adds the child steps of a node, each with the runs of its programs.
+    /// Adds the child steps of a node to `ready`, each with the runs whose programs contain it.
     fn push_children<'r>(
         &self,
         from: &PendingStep<'r, M::StepData>,
@@ -370,8 +370,8 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
 }
 
 impl<M: CachedModel> Decoding for TrieDecoding<'_, M> {
-    // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
-    // outside the pool would wake a worker each time.
+    // Enter the thread pool only once. A token needs about a hundred small matrix products. Submitting each of them
+    // from outside the pool would wake a worker each time.
     fn run(&mut self, inputs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>> {
         rayon::scope(|_| self.forward(inputs, M::row_logits))
     }

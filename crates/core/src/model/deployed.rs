@@ -24,7 +24,7 @@ pub struct DeployedModel {
     pub folds: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
-/// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
+/// Converts a program to its deployed form by folding each operator on a branch into the branch's last projection where
 /// possible. If the branch ends in a norm, only a diagonal operator can be folded, because it is applied before the
 /// norm.
 pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
@@ -94,11 +94,11 @@ pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<D
     Ok(DeployedModel { program: Program(steps), folds })
 }
 
-/// Returns the program of a backbone folder, which contains the operators and the remaining sublayers of an export, or
-/// all sublayers of any other backbone.
+/// Returns the program of a backbone folder. For exports, it contains the stored operators and the remaining sublayers.
+/// For other backbones, it contains all sublayers.
 ///
 /// # Errors
-/// Fails if an operator cannot be read, or the weights do not fit the config.
+/// Fails if an operator cannot be read, or the weights do not match the config.
 pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     if config.is_plain() {
         return Ok(Program::dense(config.layers));

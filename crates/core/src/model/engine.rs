@@ -1,5 +1,5 @@
-//! Engine interface: runs programs on a device, using a backbone's weights (design §3). Callers only handle batches,
-//! programs and rows in host memory.
+//! Interface of the engines, which run programs with a backbone's weights on a device (design §3). Batches, programs
+//! and results are passed in host memory.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use super::sublayer::Sublayer;
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
 
-/// Engine properties that affect numerical results. They are part of the result keys.
+/// Engine properties that affect numerical results. Cache keys contain them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EngineId {
     pub name: &'static str,
@@ -69,7 +69,7 @@ impl Tolerance {
         }
     }
 
-    /// Returns the tolerance for comparing results in two float types, which is that of the less precise type.
+    /// Returns the tolerance for comparing results in two float types, which is that of the less precise one.
     pub fn between(first: &str, second: &str) -> Self {
         let [first, second] = [first, second].map(Self::for_dtype);
         Self {
@@ -95,22 +95,23 @@ pub trait Engine: Send + Sync {
 
     fn config(&self) -> &Config;
 
-    /// Returns the number of tokens that one worker runs through a trie at a time. Longer chunks are split into
-    /// parallel parts. The number is fixed per engine, so results do not depend on the machine.
+    /// Returns the minimum number of tokens in a part. Chunks of an evaluation are split into parts, which run in
+    /// parallel. The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Returns the preferred number of tokens per pass over the layers when each token has `streams` residual streams.
+    /// Returns the preferred number of tokens per pass over the layers, given `streams` residual streams per token.
     /// Returns 0 if one chunk per pass is enough. Engines that load weights on demand override this method.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }
 
-    /// Returns the number of prompt tokens to process at a time when decoding.
+    /// Returns the maximum number of prompt tokens to prefill together. A single prompt may exceed it.
     fn prompt_tokens(&self) -> usize {
         PROMPT_TOKENS
     }
 
-    /// Returns the maximum size of the KV cache in bytes on a device with separate memory.
+    /// Returns the number of bytes of device memory available for the KV cache. Returns `None` if the cache is in host
+    /// memory or the number is unknown.
     fn cache_bytes(&self) -> Option<u64> {
         None
     }
@@ -126,8 +127,8 @@ pub trait Engine: Send + Sync {
         observer: &mut dyn Observer<dyn ResidualStream>,
     ) -> Result<BatchPredictions>;
 
-    /// Runs several batches through all programs of a trie in parallel, with the same results as [`Self::run`]. The
-    /// time of each step, summed over all workers, is added to `seconds[node]`.
+    /// Runs several batches through all programs of a trie in parallel, with the same results as [`Self::run`]. Adds
+    /// the time spent at each node, summed over all batches, to `seconds[node]`.
     ///
     /// # Errors
     /// See [`Self::run`].
@@ -144,7 +145,7 @@ pub trait Engine: Send + Sync {
         Err(Error::job("this engine does not support comparisons").at(self.id()))
     }
 
-    /// Runs several batches and passes their residual streams to an observer. The streams at a node arrive in batch
+    /// Runs several batches and passes their residual streams to an observer. At each node, the streams arrive in batch
     /// order.
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
         run_sequentially(self, trie, batches, observer)
@@ -162,8 +163,7 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]` before the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
-    /// Returns the norm that a sublayer applies to the stream. It has no weight if the sublayer does not start with a
-    /// norm.
+    /// Returns the pre-norm of a sublayer. The norm has no weight if the architecture has no pre-norms.
     ///
     /// # Errors
     /// Fails if the engine does not expose its weights, or they cannot be loaded.
@@ -192,8 +192,7 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Returns notes about the results, for example about an overflow or a reduced batch size. Only notes added since
-    /// the last call are returned.
+    /// Returns the notes added since the last call, for example about an overflow or a reduced batch size.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -214,7 +213,8 @@ impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
     }
 }
 
-/// Returns how many leading pieces fit into `max` tokens in total. Returns at least 1 if there are any pieces.
+/// Returns how many leading pieces have at most `max` tokens in total, but at least 1 if there are any pieces. `pieces`
+/// yields the number of tokens in each piece.
 pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, max: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -266,7 +266,7 @@ pub(super) fn run_timed_in_parallel<T: Send>(
     Ok(timed_outputs.into_iter().map(|(output, _)| output).collect())
 }
 
-/// Runs all parts of a chunk together, step by step, so that the weights of a step are loaded once.
+/// Runs all parts together, step by step, so that the weights of each step are loaded once.
 pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
     model: &M,
     trie: &Trie,
@@ -277,7 +277,7 @@ pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Res
     trie.run(&model, parts, &mut StepTimer(seconds)).map(|outputs| regroup_by_part(outputs, parts.len()))
 }
 
-/// Outputs indexed by `[program][part]`.
+/// Outputs indexed by `[program][part]`, or `None` for programs without a head.
 pub(super) type ProgramOutputs<T> = Vec<Option<Vec<T>>>;
 
 /// Regroups the outputs of each program by part.
@@ -338,7 +338,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 }
 
-/// Observer that passes on the stream of each batch separately.
+/// Adapter that passes the stream of each batch to a [`BatchObserver`].
 pub(super) struct PerBatchObserver<'a>(pub(super) &'a mut dyn BatchObserver);
 
 impl<S: ResidualStream + 'static> Observer<Vec<S>> for PerBatchObserver<'_> {
@@ -380,14 +380,14 @@ impl HostRows {
     }
 }
 
-/// Does not copy the rows of a contiguous f32 tensor in host memory.
+/// The rows of a contiguous f32 tensor in host memory are not copied.
 impl ResidualStream for Tensor {
     fn rows(&self) -> Result<HostRows> {
         Ok(HostRows(self.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?))
     }
 }
 
-/// Adapter that passes an engine's streams to an engine-independent observer.
+/// Adapter that passes an engine's streams to an observer of [`ResidualStream`]s.
 pub(super) struct StreamAdapter<'a>(pub(super) &'a mut dyn Observer<dyn ResidualStream>);
 
 impl<S: ResidualStream + 'static> Observer<S> for StreamAdapter<'_> {

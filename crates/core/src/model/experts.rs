@@ -17,7 +17,7 @@ use crate::linalg::simd;
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
 const EXPERTS_PER_TOKEN: &str = "num_experts_per_tok";
-/// Config keys that determine which layers have no experts.
+/// Config keys that specify which layers have a dense MLP instead of experts.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
 pub(crate) const STEP: &str = "decoder_sparse_step";
 
@@ -37,7 +37,7 @@ pub struct Experts {
 /// Parses the expert settings of a config, and determines which layers have experts.
 ///
 /// # Errors
-/// Fails if an entry is missing or invalid, or a token uses more experts than exist.
+/// Fails if an entry is missing or invalid, or if a token uses more experts than a layer has.
 pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,

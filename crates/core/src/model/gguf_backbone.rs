@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 pub(super) use entry_reader::read_config;
 
-/// Name of the tensor with the divisors of the rotary frequencies (`llama3`). It is the only tensor that stores a
-/// config setting instead of weights.
+/// Name of the tensor that stores the divisors of the RoPE frequencies (`llama3`). It is the only tensor that contains
+/// a config setting instead of weights.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Pairs of GGUF and Hugging Face names for the tensors outside the layers.
 const GLOBAL_TENSORS: [(&str, &str); 3] =
@@ -58,7 +58,7 @@ const NEUTRAL_ENTRIES: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// Reads the architecture of the model in a file, and returns it with the conventions of its GGUF files.
+/// Returns the architecture of the model in a file, and its GGUF conventions.
 fn read_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     if name == Some(DECI) {
@@ -78,13 +78,13 @@ fn read_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     })
 }
 
-/// Returns the GGUF name of a layer's module in an architecture.
+/// Returns the GGUF name of a module in a layer, or `None` if the module is unknown.
 fn gguf_module_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORM_NAMES[index]);
     norm.or_else(|| MODULE_NAMES.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
 }
 
-/// Converts a Hugging Face tensor name to the GGUF name.
+/// Converts a Hugging Face tensor name to the GGUF name. Returns `None` for unknown tensors.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((name, _)) = GLOBAL_TENSORS.iter().find(|(_, known)| *known == tensor) {
         return Some((*name).to_owned());
@@ -94,7 +94,7 @@ pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<
     Some(format!("blk.{layer}.{}.{kind}", gguf_module_name(architecture, part)?))
 }
 
-/// Converts a GGUF tensor name to the Hugging Face name.
+/// Converts a GGUF tensor name to the Hugging Face name. Returns `None` for unknown tensors.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((_, name)) = GLOBAL_TENSORS.iter().find(|(known, _)| *known == tensor) {
         return Some((*name).to_owned());
@@ -128,7 +128,8 @@ pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads:
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether a tensor belongs to a query or key projection whose rows are stored interleaved according to `form`.
+/// Returns whether files of the given form interleave the rows of a tensor. Only query and key projections can be
+/// interleaved.
 pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.interleaved
@@ -137,7 +138,7 @@ pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
         })
 }
 
-/// Returns the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their names.
+/// Returns the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their GGUF names.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = read_architecture(file)?;
     let deci = read_deci_layers(file, form)?;
@@ -154,10 +155,8 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if interleaved.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of a query or key tensor cannot be split into heads")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!(
-                    "a number of rows that is a multiple of the head size {head_dim}, which must be even"
-                ))
-                .found(format!("shape {:?}", tensor.shape)));
+                .expected("an even head size that divides the number of rows")
+                .found(format!("head size {head_dim}, shape {:?}", tensor.shape)));
         }
         let encoding = match tensor.dtype {
             GgmlDType::F32 => ElementEncoding::Plain(Dtype::F32),
@@ -211,12 +210,12 @@ fn read_head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Resu
 /// Opens a GGUF file and converts its metadata to a `config.json`.
 ///
 /// # Errors
-/// Fails if the file cannot be opened, or its entries cannot be converted ([`Gguf::open`]).
+/// Fails if [`Gguf::open`] fails, or an entry is missing, mistyped or unsupported.
 pub fn gguf_config(path: &Path) -> Result<Value> {
     read_config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// Computes the divisors by which the rope type `llama3` scales the frequencies of `half` channel pairs, as in
+/// Computes the divisors that the RoPE type `llama3` applies to the frequencies of `half` channel pairs, as in
 /// llama.cpp's converter (`conversion/llama.py`) and transformers. The array contains the scaling factor, the low and
 /// high frequency factors, and the original context length.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {

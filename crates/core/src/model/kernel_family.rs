@@ -32,7 +32,7 @@ impl KernelFamily {
     /// `alternative`.
     ///
     /// # Errors
-    /// Fails with an error of kind `Missing` that states the reason.
+    /// Fails with kind `Missing` if this machine cannot run the family.
     pub fn check(self, alternative: &str) -> Result<()> {
         match amx::status() {
             AmxStatus::Ready => Ok(()),

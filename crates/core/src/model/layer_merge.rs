@@ -1,4 +1,5 @@
-//! Layer merging (LaCo, arXiv 2402.11187): which layers are merged, and with which factors their weights are summed.
+//! Layer merging (LaCo, arXiv 2402.11187): computes the factors by which merged layers sum the weights of their source
+//! layers.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +50,7 @@ impl MergeForm {
 
     /// Applies the merges in order. Returns the resulting merged layers in ascending order.
     pub fn apply(self, merges: &[LayerMerge]) -> Vec<MergedLayer> {
-        // Factors of the source layers, by merged layer.
+        // Maps each merged layer to the factors of its source layers.
         let mut merged: BTreeMap<usize, BTreeMap<usize, i64>> = BTreeMap::new();
         for LayerMerge { layer, absorbed } in merges {
             let mut factors = BTreeMap::new();

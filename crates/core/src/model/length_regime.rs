@@ -1,11 +1,12 @@
-//! Length regimes of rotary embeddings. The rope types `dynamic` and `longrope` use different frequencies for long and
-//! short sequences, so cached keys cannot be shared between long and short sequences.
+//! Length regimes of rotary embeddings. The RoPE types `dynamic` and `longrope` use different frequencies for long and
+//! short sequences, which therefore cannot share cached keys.
 
 use super::architecture::RopeEntries;
 use super::config::Config;
 use super::rope_config::{LongRope, Rope, Scaling};
 
-/// Length regime of a sequence, for each rotary embedding in a backbone. Only sequences in the same regime share keys.
+/// Length regime of a sequence, for each rotary embedding in a backbone. Only sequences in the same regime can share
+/// cached keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LengthRegime([usize; 2]);
 
@@ -48,8 +49,8 @@ impl Config {
         self.stable_length() < usize::MAX
     }
 
-    /// Returns whether a sequence is recomputed from its first token when it enters another regime. transformers
-    /// recomputes it only in `Phi3ForCausalLM`. In its other classes, transformers keeps the cached keys.
+    /// Returns whether transformers recomputes a sequence from its first token when the sequence enters another regime.
+    /// Only `Phi3ForCausalLM` does this. Other classes keep the cached keys.
     pub(crate) fn recomputes_in_new_regime(&self) -> bool {
         self.architecture.rope == RopeEntries::Partial && self.has_length_regimes()
     }

@@ -1,4 +1,4 @@
-//! Weights of a linear layer or of the output projection, packed as f32 or bf16 panels.
+//! Weight matrices of linear layers and of the output projection, packed as f32 or bf16 panels.
 
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ impl LayerMatrix {
     /// # Errors
     /// Fails if the types differ or there are no matrices.
     pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
-        /// Sums the matrices if all of them are of the given variant.
+        /// Computes the sum, or returns `None` if a matrix has another variant.
         macro_rules! sum {
             ($variant:ident) => {{
                 let panels = matrices.iter().map(|&(factor, matrix)| match matrix {

@@ -99,8 +99,8 @@ impl<T> Default for MergedLayers<T> {
 impl<T> MergedLayers<T> {
     /// Returns the weights of a merged layer, computing them on first use.
     ///
-    /// Other workers wait for the computation, which must not run on the global thread pool. While a thread in that
-    /// pool waits for part of the computation, it may start another job that needs the same layer. This would cause a
+    /// Other threads wait for the computation, which must not run on the global thread pool. While a thread in that
+    /// pool waits for part of the computation, it may start another job that needs the same layer, which would cause a
     /// deadlock.
     pub(super) fn get_or_compute(
         &self,

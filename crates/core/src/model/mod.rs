@@ -1,4 +1,4 @@
-//! Backbones: loading weights, running steps, and evaluating many variants of one backbone together.
+//! Loads backbones, runs pruned variants of them as a [`Program`], and runs many variants together in a [`Trie`].
 //!
 //! ```
 //! use ghostlab_core::model::{Config, Decoder, Program};

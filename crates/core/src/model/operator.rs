@@ -12,8 +12,8 @@ use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Map of the residual stream: `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` is optional. Operators are identified by
-/// their content hash.
+/// Operator on the residual stream: `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` is optional. Operators are
+/// identified by their content hash.
 #[derive(Debug)]
 pub struct Operator {
     key: [u8; 32],
@@ -124,7 +124,7 @@ impl Operator {
         match self.bias {
             None => self.linear_part(),
             Some(_) => Err(Error::job("an operator with a bias cannot be converted to a matrix")
-                .expected("a map without a bias")
+                .expected("an operator without a bias")
                 .found(format!("operator {}", &self.key()[..8]))),
         }
     }
@@ -173,7 +173,7 @@ impl Operator {
         Ok(Some(RmsNorm { eps: norm.eps, weight }))
     }
 
-    /// Returns whether the operator is a pure matrix product, which can be folded into a weight.
+    /// Returns whether the operator is a plain matrix product, which a weight matrix can absorb.
     pub fn is_linear(&self) -> bool {
         self.bias.is_none() && !self.is_normed()
     }
@@ -316,7 +316,8 @@ impl Operator {
         matches!(self.matrix, Matrix::Diagonal(_))
     }
 
-    /// Returns the common factor if the operator scales all channels by the same positive factor.
+    /// Returns the factor of an operator that scales all channels by the same positive factor, or `None` for other
+    /// operators.
     pub fn factor(&self) -> Result<Option<f32>> {
         let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
         let diagonal = elements(diagonal)?;
@@ -334,7 +335,7 @@ impl Operator {
 
     fn not_linear_error(&self) -> Error {
         Error::job("an operator with a norm cannot be converted to a matrix")
-            .expected("a linear map of the stream")
+            .expected("an operator without a norm")
             .found(format!("operator {}", &self.key()[..8]))
     }
 }

@@ -9,8 +9,8 @@ use super::slice::elements;
 use crate::error::{Error, Result};
 
 impl Operator {
-    /// Returns the form name and the parameters. If there is a norm, its epsilon and weight come first. The row-major
-    /// matrix, the diagonal or the two factors follow, and any bias comes last.
+    /// Returns the form name and the parameters: the epsilon and weight of the norm if there is one, then the row-major
+    /// matrix, diagonal or low-rank factors, and finally the bias if there is one.
     pub fn parts(&self) -> Result<(String, Vec<f32>)> {
         let (form, mut values) = match &self.matrix {
             Matrix::Identity => (BIAS.to_owned(), Vec::new()),

@@ -20,7 +20,7 @@ impl Sublayer {
     }
 }
 
-/// One step over the residual stream. Steps compare equal if their content is equal.
+/// One step over the residual stream. Operators and merged layers are compared by their content hashes.
 #[derive(Clone)]
 pub enum Step {
     /// Embedding of the token ids.
@@ -46,8 +46,8 @@ pub enum Step {
 pub(super) type StepIdentity<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
-    /// Returns the index of the weights that the step needs, which is the layer index, or `usize::MAX` for the head.
-    /// Returns `None` if the step has no weights that are loaded on demand.
+    /// Returns the index of the layer whose weights the step needs, or `usize::MAX` for the head. Returns `None` if the
+    /// step needs no weights that are loaded on demand.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -126,7 +126,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// Operators that recoveries add to a pruned backbone.
+/// Operators and merged layers that recoveries add to a pruned backbone.
 #[derive(Debug, Clone, Default)]
 pub struct Repairs {
     /// Operators on the residual stream, keyed by the removed layer that they replace.

@@ -1,9 +1,9 @@
 //! Rotary position embedding tables.
 //!
-//! The rope types `dynamic` and `longrope` use different frequencies for long and short sequences. transformers applies
-//! the frequencies for the longest sequence to the whole batch. This crate uses the frequencies for each sequence's own
-//! length, as if the sequence ran alone. Sequences that share a prefix must be in the same regime
-//! ([`Config::length_regime`]). The code that builds batches ensures this.
+//! The RoPE types `dynamic` and `longrope` use different frequencies for long and short sequences. transformers applies
+//! the frequencies for the longest sequence to the whole batch. This crate rotates each sequence as if it ran alone.
+//! Sequences that share a prefix must be in the same length regime ([`Config::length_regime`]), which the callers that
+//! build batches ensure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::decoding::RunPlacement;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
 use crate::error::{Error, Result};
 
-/// Maximum number of cached tables, one per regime.
+/// Maximum number of cached tables per rotary embedding. Each length regime has a separate table.
 const MAX_TABLES: usize = 8;
 
 /// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
@@ -32,7 +32,7 @@ pub(super) fn cos_sin_tensors(
         return Ok(None);
     }
     let longest = rows.iter().max().map_or(0, |last| last + 1);
-    // Transfer each position only once if many rows share positions.
+    // If rows share positions, transfer each position only once.
     let deduplicate = !device.is_cpu() && longest < rows.len();
     let all: Vec<usize> = if deduplicate { (0..longest).collect() } else { Vec::new() };
     let row_indices =
@@ -60,7 +60,7 @@ pub(super) struct Rotary {
     tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
 }
 
-/// The distinct rotary embeddings in a backbone, and which layers use them.
+/// The distinct rotary embeddings in a backbone, and the embedding that each layer uses.
 pub(super) struct Rotaries {
     all: Vec<Rotary>,
     rotary_by_layer: Vec<usize>,
@@ -156,7 +156,7 @@ impl Rotary {
                 lengths[parent] = lengths[segment];
             } else if self.regime(lengths[segment]) != self.regime(lengths[parent]) {
                 return Err(Error::job("sequences with different rotary frequencies share a prefix")
-                    .expected("lengths with the same frequencies")
+                    .expected("sequence lengths with equal frequencies")
                     .found(format!("{} and {} tokens", lengths[parent], lengths[segment])));
             }
         }

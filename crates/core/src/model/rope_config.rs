@@ -1,5 +1,5 @@
-//! Rotary embedding settings in a config: base, rope type, layers and rotated channels. Both the old and the new config
-//! format are read as in transformers 5.
+//! Rotary embedding settings in a config: base, RoPE type, layers and rotated channels. The old format (`rope_scaling`)
+//! and the new one (`rope_parameters`) are read as in transformers 5.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ pub struct Rope {
     pub scaling: Option<Scaling>,
 }
 
-/// Frequency scaling of a rope type other than `default`.
+/// Frequency scaling of a RoPE type other than `default`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
     /// Divides all frequencies by `factor`.
@@ -40,7 +40,7 @@ pub enum Scaling {
 }
 
 impl Scaling {
-    /// Returns the rope type name used in configs.
+    /// Returns the name of the RoPE type in configs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Linear { .. } => "linear",
@@ -52,7 +52,7 @@ impl Scaling {
     }
 }
 
-/// The `llama3` rope type: stretches long wavelengths by `factor`, leaves short ones unchanged, and interpolates in
+/// The `llama3` RoPE type: stretches long wavelengths by `factor`, leaves short ones unchanged, and interpolates in
 /// between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
@@ -62,8 +62,9 @@ pub struct Llama3Scaling {
     pub original_max_position_embeddings: f64,
 }
 
-/// The `yarn` rope type (arXiv 2309.00071): stretches channel pairs with fewer than `beta_slow` rotations in the
-/// original context, leaves those with more than `beta_fast` unchanged, and interpolates linearly in between.
+/// The `yarn` RoPE type (arXiv 2309.00071): stretches the wavelengths of channel pairs with fewer than `beta_slow`
+/// rotations in the original context, leaves those with more than `beta_fast` unchanged, and interpolates linearly in
+/// between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
@@ -76,8 +77,8 @@ pub struct Yarn {
     pub attention: f64,
 }
 
-/// The `longrope` rope type (arXiv 2402.13753): divides each frequency by its own factor, with separate factors for
-/// sequences within and beyond the original context.
+/// The `longrope` RoPE type (arXiv 2402.13753): divides the frequency of each channel pair by a separate factor, which
+/// differs between sequences shorter and longer than the original context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LongRope {
     pub short: Vec<f64>,
@@ -99,7 +100,7 @@ pub(super) struct Ropes {
 /// Parses the rotary embeddings in a config.
 ///
 /// # Errors
-/// Fails if the rope type is unknown, or an entry is missing, mistyped, out of range or unsupported.
+/// Fails if the RoPE type is unknown, or an entry is missing, mistyped, out of range or unsupported.
 pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -121,7 +122,7 @@ pub(super) fn parse(
 }
 
 /// Parses a single rotary embedding, following transformers' `convert_rope_params_to_dict`: a nonempty `rope_scaling`
-/// replaces `rope_parameters`, and an inner `rope_theta` takes precedence over the outer one.
+/// replaces `rope_parameters`, and a nested `rope_theta` takes precedence over a top-level one.
 fn parse_single(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -173,7 +174,7 @@ fn parse_by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Opti
     Ok((full, Some(parse_layer_type("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
-/// Returns the sections `rope_scaling`, unless it is empty, and `rope_parameters`, which replaces it in newer configs.
+/// Returns the sections `rope_scaling`, if it is not empty, and `rope_parameters`, its replacement in newer configs.
 fn rope_sections<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
@@ -228,7 +229,7 @@ fn parse_scaling(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width
     let rope_type = inner.text("rope_type")?;
     let older = inner.text("type")?;
     let rope_type_name = match rope_type.or(older) {
-        // `su` is the former name of `longrope`.
+        // Older Phi-3 configs call the type `su` or `yarn`.
         Some("su" | "yarn") if partial => "longrope",
         other => other.unwrap_or("default"),
     };
@@ -260,7 +261,7 @@ fn parse_scaling(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width
         let known = match key.as_str() {
             "type" | "rope_type" | "rope_theta" => true,
             "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
-            // transformers does not read this entry, so any value is accepted.
+            // Accept any value, because transformers does not read this entry.
             "finetuned" => true,
             key => known_keys.contains(&key),
         };
@@ -332,7 +333,7 @@ fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
         beta_fast: number_or_default("beta_fast", 32.0, inner)?,
         beta_slow: number_or_default("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
-        // transformers ignores this entry in maps for a single layer type.
+        // transformers ignores this entry in sections for a single layer type.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
             inner.flag("truncate")?.unwrap_or(true)
         } else {

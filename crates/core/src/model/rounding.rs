@@ -1,9 +1,9 @@
-//! Weight quantization at load time: each matrix is rounded to the values that a quantized file of its type would
-//! decode to.
+//! Weight quantization at load time. Each matrix is quantized and dequantized, so its values equal those in a quantized
+//! GGUF file.
 //!
-//! Types follow llama.cpp's `llama_tensor_get_type` (`llama-quant.cpp`), except for rules that depend on the layer
-//! index. Pruning changes indices, and all variants of a backbone share its weights. Therefore `q4_k` uses `Q4_K` in
-//! every layer, whereas `llama-quantize Q4_K_M` uses `Q6_K` in some layers. Norms, biases and routers are not
+//! Types are chosen as in llama.cpp's `llama_tensor_get_type` (`llama-quant.cpp`), but independently of the layer
+//! index. Pruning changes the indices, and all variants of a backbone share its weights. Therefore `q4_k` uses `Q4_K`
+//! in every layer, whereas `llama-quantize Q4_K_M` uses `Q6_K` in some layers. Norms, biases and routers are not
 //! quantized.
 
 use candle_core::quantized::GgmlDType;
@@ -22,7 +22,7 @@ pub enum WeightType {
     Q4K,
 }
 
-// Names used in grids and cache keys. If the rule for a type changes, its name must change too.
+// Grids and cache keys contain these names. If the rounding of a type changes, its name must change too.
 named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
 
 impl WeightType {

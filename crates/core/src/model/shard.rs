@@ -1,4 +1,4 @@
-//! Reader for a single weight file (safetensors or GGUF): it parses the header and reads tensors at byte offsets.
+//! Reader for a single weight file (safetensors or GGUF), which parses the header and reads tensors at byte offsets.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata as FileMetadata};
@@ -15,7 +15,7 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;
 use crate::files::stamp::Stamp;
 
-/// Maximum header size, as in the safetensors library.
+/// Maximum size of a safetensors header in bytes, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
 /// File length, modification time, and further metadata such as the status change time, which user code cannot forge.
@@ -82,7 +82,7 @@ impl Shard {
         format!("{}, tensor {tensor}", self.path.display())
     }
 
-    /// Reads the bytes of a tensor, starting at offset `first`. Several threads can call this at once.
+    /// Fills `bytes` with the bytes of a tensor, starting at offset `first`. Several threads can read at once.
     pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
         let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {

@@ -95,7 +95,7 @@ fn parse_dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> 
     })
 }
 
-/// Expected form of the operator list, for error messages.
+/// Description of a valid operator list for error messages.
 const EXPECTED_OPERATORS: &str =
     "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
 

@@ -16,7 +16,7 @@ use crate::linalg::simd;
 
 /// Number of bytes that a thread reads at a time.
 const READ_BYTES: usize = 1 << 18;
-/// Number of bytes of row data to transpose at a time, chosen to fit into a shared cache.
+/// Number of bytes to read before transposing them, chosen to fit into a shared CPU cache.
 const TRANSPOSE_BYTES: usize = 1 << 22;
 /// Number of rows and columns in a transposition tile. A column fills one cache line of the f32 output, and a row fills
 /// one cache line of bf16 input.
@@ -34,7 +34,8 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// Converts a stored type. Returns `None` if the type is unsupported. Quantized blocks are read as f32.
+    /// Returns the float type for an encoding, or `None` if the encoding is unsupported. Quantized blocks are read as
+    /// f32.
     pub(super) fn from_encoding(encoding: ElementEncoding) -> Option<Self> {
         match encoding {
             ElementEncoding::Plain(Dtype::F64) => Some(Self::F64),
@@ -66,8 +67,8 @@ impl Float {
         }
     }
 
-    /// Returns whether all values are finite in f32. In infinities and NaNs, all exponent bits are set. Finite f64
-    /// values may overflow in f32.
+    /// Returns whether all values are finite after conversion to f32, in which large f64 values overflow. In infinities
+    /// and NaNs, all exponent bits are set.
     fn are_all_finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
         fn no_value_matches<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
@@ -90,7 +91,8 @@ pub(super) struct StoredTensor<'a> {
     pub(super) name: &'a str,
     /// Tensor metadata, with the shape to read.
     pub(super) info: TensorInfo,
-    /// Index of the first element to read. It is nonzero if `info.shape` describes a row range of the stored tensor.
+    /// Index of the first element to read. It is nonzero only if `info.shape` describes a row range of the stored
+    /// tensor.
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,
@@ -216,8 +218,8 @@ impl StoredTensor<'_> {
 }
 
 impl StoredTensor<'_> {
-    /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
-    /// whole blocks.
+    /// Implements [`read`](Self::read) for tensors that are quantized at load time: quantizes and dequantizes the
+    /// values. Rows must consist of whole blocks.
     fn read_rounded(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
         let plain = StoredTensor { quantized: None, float, info: self.info.clone(), ..*self };
@@ -237,7 +239,7 @@ impl StoredTensor<'_> {
         Ok(())
     }
 
-    /// Reads like [`read`](Self::read), but from a tensor that is quantized or has permuted rows.
+    /// Implements [`read`](Self::read) for tensors that are stored quantized or with interleaved rows.
     fn read_converted(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.bytes_per_value();
@@ -264,7 +266,7 @@ impl StoredTensor<'_> {
         Ok(())
     }
 
-    /// Reads the bytes of values that are contiguous in the file.
+    /// Reads values that are contiguous in the file, and dequantizes them if necessary.
     fn read_contiguous(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let ElementEncoding::Blocks(dtype) = self.info.encoding else {
             return self.shard.read(self.name, &self.info, first * self.float.bytes_per_value(), bytes);

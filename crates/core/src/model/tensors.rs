@@ -58,7 +58,7 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     if !tied {
         weights.check(HEAD, &[vocab, c])?;
     }
-    // Older files also contain the rotary table, which is not needed.
+    // Older files also contain the RoPE frequencies, which are computed from the config.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.quantize(quantized_matrices(config, rounded));
@@ -74,7 +74,7 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     Ok(weights)
 }
 
-/// Checks a stored tensor of a layer, and registers the names of the tensors that it concatenates.
+/// Checks a stored tensor of a layer, and registers the names under which the decoder requests its rows.
 fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
     let tensor = name(layer, &part.name);
     if let Some((stored_name, shape, first)) = &part.stacked {
@@ -138,7 +138,7 @@ pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     parts
 }
 
-/// Returns the sublayer to which a tensor of a layer belongs. The tensor may be a norm or bias.
+/// Returns the sublayer to which a matrix, norm or bias of a layer belongs.
 pub(crate) fn sublayer_of(architecture: &Architecture, part: &str) -> Sublayer {
     let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| architecture.norms[norm] == Some(part));
     if is_mlp_norm || part.split('.').next() == Some(MLP) { Sublayer::Mlp } else { Sublayer::Attention }
@@ -151,8 +151,7 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the requested names of the matrices to quantize, each with its quantized type. Routers are never quantized,
-/// as in llama.cpp.
+/// Returns the names and quantized types of the matrices to quantize. As in llama.cpp, routers are not quantized.
 fn quantized_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.ggml_dtype(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.ggml_dtype(config.hidden, true))));
@@ -178,11 +177,11 @@ pub fn describe_quantization(config: &Config) -> Option<String> {
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// Tensors that the decoder requests and that this stored tensor concatenates, each with its number of rows.
+    /// Names and row counts of the requested tensors that this stored tensor concatenates.
     pub(crate) holds: Vec<(String, usize)>,
     /// Sublayer whose branch ends with this projection. Operators on the branch are folded into this projection.
     pub(crate) ends: Option<Sublayer>,
-    /// Tensor that contains this tensor in files with stacked experts: name, shape, and first row.
+    /// For files with stacked experts: name and shape of the stacked tensor, and this tensor's first row in it.
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 
@@ -229,7 +228,7 @@ fn ending_sublayer(part: &str) -> Option<Sublayer> {
 
 type StackedTensor = Option<(String, Vec<usize>, usize)>;
 
-/// Returns the name of an expert's tensor in the files, and its position in the stacked tensor of all experts.
+/// Returns the name of an expert's tensor in the files, and its location in the stacked tensor of all experts.
 fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, StackedTensor) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
@@ -254,7 +253,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
 }
 
-/// Reads the factors of a norm. If the norms in the architecture multiply by `1 + weight`, adds 1 to the stored values.
+/// Reads the weight of a norm. If the architecture's norms multiply by `1 + weight`, adds 1 to the stored values.
 ///
 /// # Errors
 /// See [`Weights::take`].

@@ -13,7 +13,8 @@ pub trait Model {
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) that the current step needs, and those that are needed next.
+    /// Announces the weights ([`Step::weights`]) that the current step and the next steps need, so that they can be
+    /// prefetched.
     fn announce_weights(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
@@ -72,7 +73,7 @@ pub struct Trie {
     reference: Option<Vec<usize>>,
 }
 
-/// Cost of a batch in the unit of the step costs. Shared steps count once in `shared`, and once per program in
+/// Cost of a batch, such as a number of operations. Shared steps count once in `shared`, and once per program in
 /// `separate`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
@@ -197,8 +198,8 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a per-node quantity, such as seconds, among the programs. A shared node is split equally among its
-    /// programs, and the reference program among all programs.
+    /// Divides a per-node quantity, such as seconds, among the programs. The value of a shared node is split equally
+    /// among its programs, and the total of the reference program among all programs.
     pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.sum_program_fractions(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
@@ -234,7 +235,7 @@ impl Trie {
     /// Runs one batch through all programs, depth first. Returns the output of each program's head, or `None` for
     /// programs without a head.
     ///
-    /// Keeps only the states of the current path that other branches still need.
+    /// Keeps only those states of the current path that other branches still need.
     pub fn run<M: Model<Output: Clone>>(
         &self,
         model: &M,
@@ -244,8 +245,8 @@ impl Trie {
         self.run_in_order(|ready| ready.len() - 1, model, batch, observer)
     }
 
-    /// Runs all programs layer by layer, so that each layer's weights are needed only once. If this would keep more
-    /// than `max_states` states, some paths are completed first.
+    /// Runs all programs layer by layer, so that each layer is loaded only once. If this would keep more than
+    /// `max_states` states, some paths are completed first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         max_states: usize,
@@ -326,7 +327,7 @@ impl Trie {
         ready.extend(children.map(|&node| PendingStep { node, state: Rc::clone(&state) }));
     }
 
-    /// Returns the next weights, other than `now`, that any of the given steps or their successors needs.
+    /// Returns the weights, other than `now`, that the given steps or their successors need next.
     fn next_weights(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {

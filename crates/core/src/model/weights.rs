@@ -33,7 +33,7 @@ pub struct Weights {
     quantized: BTreeMap<String, GgmlDType>,
 }
 
-/// Stored tensor, or a range of its rows.
+/// Tensor, or range of its rows, that is requested under another name.
 struct TensorAlias {
     stored_name: String,
     rows: Option<Rows>,
@@ -87,7 +87,7 @@ impl Weights {
         Ok(find_weight_files(folder)?.0)
     }
 
-    /// Checks that a tensor exists with the given shape and a float type, without reading its data.
+    /// Checks that a tensor exists and has the given shape and a float type. Does not read its data.
     ///
     /// # Errors
     /// Fails with an error that names the file and tensor.
@@ -109,7 +109,7 @@ impl Weights {
         self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows });
     }
 
-    /// Registers matrices, identified by requested name, to be quantized when they are read.
+    /// Registers the types to which matrices are quantized when they are read, by requested name.
     pub(super) fn quantize(&mut self, matrices: Vec<(String, GgmlDType)>) {
         self.quantized.extend(matrices);
     }
@@ -119,7 +119,7 @@ impl Weights {
         self.shard_index.contains_key(name)
     }
 
-    /// Iterates over the checked tensors. Yields the requested name, the stored name and the file of each.
+    /// Iterates over the checked tensors. Yields the requested name, stored name and file of each tensor.
     pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.checked.iter().filter_map(|stored| {
             let requested = self
@@ -248,8 +248,8 @@ impl Weights {
         Ok(StoredTensor { shard, name, info, first, float: quantized.map_or(float, |_| Float::F32), quantized })
     }
 
-    /// Checks that every stored tensor was requested or is accepted by `ignorable`. Silently ignoring a bias, for
-    /// example, would give wrong results.
+    /// Checks that every stored tensor was checked or is accepted by `ignorable`. An ignored bias, for example, would
+    /// silently give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let unused: Vec<&str> = self
             .shard_index
@@ -278,7 +278,7 @@ impl Weights {
 /// Tensor name and shard file name for each entry in an index.
 type ShardIndex = Vec<(String, String)>;
 
-/// Returns the weight files in a folder, and the index if there is one.
+/// Returns the paths of the weight files in a folder, and the entries of the shard index if there is one.
 fn find_weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));

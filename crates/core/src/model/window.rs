@@ -76,7 +76,7 @@ impl WindowFields<'_> {
 
     fn parse_always(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
         let window = parse_width(self.entries, notes)?;
-        // transformers ignores the other entries here, so reject a config that sets them.
+        // transformers ignores `use_sliding_window` here, so reject a value that contradicts the window.
         if let Some(found) = self.entries.get(SWITCH_KEY).filter(|_| self.switch != Some(window.is_some())) {
             let expected = format!("a value that agrees with `{WIDTH_KEY}`, where null means no window");
             return Err(self.entries.unsupported_error(SWITCH_KEY, found, &expected));
@@ -105,8 +105,8 @@ impl WindowFields<'_> {
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
 
-    /// Returns the windows given by `layer_types`. If `layer_types` is missing, all layers except every `every`-th have
-    /// a window.
+    /// Returns the windows according to `layer_types`. If `layer_types` is missing, all layers except every `every`-th
+    /// have a window.
     fn parse_patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
         // transformers builds the window masks unconditionally, so null is not allowed here.
         let width = self.entries.count(WIDTH_KEY, MAX_CONTEXT_LENGTH)?;
@@ -122,8 +122,8 @@ impl WindowFields<'_> {
         Ok(windows.collect())
     }
 
-    /// Returns the windows given by `layer_types`. If `layer_types` is missing, the layers without rotary embedding
-    /// have a window.
+    /// Returns the windows according to `layer_types`. If `layer_types` is missing, the layers without a rotary
+    /// embedding have a window.
     fn parse_unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
         let width = self.entries.optional_count(WIDTH_KEY, MAX_CONTEXT_LENGTH)?.filter(|_| self.switch == Some(true));
         match &self.layer_types {
@@ -136,7 +136,7 @@ impl WindowFields<'_> {
         }
     }
 
-    /// Returns the given window for all layers. Fails if `layer_types` contradicts it.
+    /// Returns the same window for all layers. Fails if `layer_types` contradicts it.
     fn same_for_all_layers(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         let other = self.layer_types.iter().flatten().find(|layer_type| is_sliding(layer_type) == window.is_none());
         match other {
@@ -169,8 +169,8 @@ pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value
     windows.map(|window| if window.is_some() { SLIDING_ATTENTION } else { FULL_ATTENTION }).collect::<Vec<_>>().into()
 }
 
-/// Returns the first sliding-window layer, if the config sets it as a single number or leaves it to transformers'
-/// default.
+/// Returns the value of `max_window_layers`, which is the first sliding-window layer, or its default if the config
+/// relies on it.
 pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
     let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH_KEY) == Some(&Value::Bool(true));
     config.get(FIRST_LAYER_KEY).and_then(Value::as_u64).or(switched.then_some(DEFAULT_FIRST_LAYER as u64))

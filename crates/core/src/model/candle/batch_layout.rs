@@ -1,9 +1,9 @@
-//! Layout of a ragged batch on a device: pieces that run independently of each other, each divided into attention
-//! blocks.
+//! Layout of a ragged batch on a device. A batch consists of pieces that run independently, and each piece is divided
+//! into attention blocks.
 //!
-//! A root segment and its continuations form a tree. Short trees share a masked block, so that a device runs few large
-//! products. The queries of a long tree are split into blocks that attend to the keys up to their own rows. Blocks of
-//! the same shape and mask run as one operation.
+//! A root segment and its continuations form a tree. Short trees share a masked block, so that the device runs a few
+//! large matrix products. The queries of a long tree are split into blocks, each of which attends to the keys up to its
+//! last row. Blocks with equal shapes and masks run as one operation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::{self, Rotaries};
 
-/// Maximum number of rows in a block. In larger blocks, the work on masked scores costs more than the larger products
+/// Maximum number of rows in a block. In larger blocks, computing the masked scores costs more than the larger products
 /// save.
 const BLOCK_ROWS: usize = 256;
 
@@ -28,7 +28,7 @@ pub(super) struct Layout {
     pub(super) piece_tokens: usize,
 }
 
-/// Part of a batch that is processed at once. A piece consists of complete trees.
+/// Complete trees of a batch that run together.
 pub(super) struct Piece {
     /// Rows of the batch in this piece.
     pub(super) rows: Range<usize>,
@@ -45,15 +45,15 @@ pub(super) struct Piece {
 #[derive(Default)]
 struct Blocks {
     groups: Vec<Group>,
-    /// Group of each block and its index in that group, in query order.
+    /// For each block, in query order: its group, and its index in the group.
     order: Vec<(usize, usize)>,
 }
 
-/// Blocks of the same shape and mask.
+/// Blocks with equal shapes and masks.
 pub(super) struct Group {
     pub(super) queries: Rows,
     pub(super) keys: Rows,
-    /// Mask `[q, k]` of 0 and −∞ for each of the layers' windows.
+    /// Mask `[q, k]` of 0 and −∞ for each distinct window of the layers.
     masks: Masks,
 }
 
@@ -80,7 +80,8 @@ pub(super) struct Rows {
 /// Batch rows that a query attends to: its prefix, and its segment up to the query itself.
 type AttendedRows = (Range<usize>, Range<usize>);
 
-/// Key that identifies a group: number of keys, and the visible ranges of each query, relative to the first key.
+/// Key of the groups with equal blocks: the number of keys, and each query's prefix and visible part of its segment.
+/// Row indices are relative to the first key.
 type GroupShape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
@@ -260,7 +261,7 @@ fn attended_rows(batch: &Batch) -> Vec<AttendedRows> {
 
 fn divide_into_blocks(trees: &[Range<usize>]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
-    // Whether another tree may join the last block.
+    // Whether more trees may be added to the last block.
     let mut open = false;
     for tree in trees {
         if tree.len() > BLOCK_ROWS {
@@ -291,7 +292,7 @@ fn build_mask(
 ) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
     for (row, &(prefix, prefix_end, own_start, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
-        // The window covers the query's own segment first, then the end of the prefix.
+        // The window first covers the query's own segment. The remaining width covers the end of the prefix.
         let window = window.unwrap_or(usize::MAX);
         let left = window.saturating_sub(own_end - own_start);
         row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
@@ -300,16 +301,16 @@ fn build_mask(
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }
 
-/// Rotary tables and attention for the rows of a stream.
+/// Rotary tables and attended keys for the rows of a residual stream.
 pub(super) trait AttentionContext {
     /// Returns the cosines and sines of each row's position for a rotary embedding, each `[rows, R/2]`, or `None` if
     /// the embedding rotates no channels.
     fn cos_sin(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
 
-    /// Computes attention for the rows, including cached rows if there are any.
+    /// Computes the attention of the given rows. During decoding, they also attend to cached rows.
     ///
     /// # Shapes
-    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the new rows only; result `[rows, H·D]`.
+    /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, without cached rows; result `[rows, H·D]`.
     fn attention(&self, inputs: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
 }
 

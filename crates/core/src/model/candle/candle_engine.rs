@@ -164,7 +164,7 @@ impl CandleEngine {
         if self.is_cpu() { CPU_MAX_ELEMENTS } else { DEVICE_MAX_ELEMENTS }
     }
 
-    /// Returns the layout of a stream that contains either all rows of a batch or only its scored rows.
+    /// Builds the layout of a stream that contains either all rows of a batch or only its scored rows.
     fn build_layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let max_scores = self.max_elements() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
@@ -182,8 +182,8 @@ impl CandleEngine {
         Ok(Stream { layout: self.build_layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
-    /// Applies `run` to each piece and concatenates the results. If the device runs out of memory, the maximum piece
-    /// size is permanently halved.
+    /// Applies `run` to each piece and concatenates the results. If the device runs out of memory, permanently halves
+    /// the piece size and tries again.
     fn run_in_pieces(
         &self,
         batch: &Batch,
@@ -202,7 +202,7 @@ impl CandleEngine {
                 }
                 run(piece, &stream.x.narrow(0, piece.rows.start, piece.rows.len())?)
             };
-            // Other devices run operations sequentially anyway, and parallel pieces would only need more memory.
+            // Other devices run operations sequentially, so parallel pieces would only need more memory.
             let done: Result<Vec<Tensor>> = if self.is_cpu() {
                 layout.pieces.par_iter().map(run_piece).collect()
             } else {
@@ -236,7 +236,7 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Computes a sublayer for the rows of a piece, up to the stage `end`.
+    /// Computes the branch of a sublayer up to the stage `end`. `seen` computes the attention.
     fn compute_branch(
         &self,
         sublayer: Sublayer,
@@ -289,8 +289,8 @@ impl CandleEngine {
         }
     }
 
-    /// Returns whether all values of a stream are finite. Adds a note about the first step whose f16 result overflows
-    /// (above 65504).
+    /// Returns whether all values of an f16 stream are finite, and `true` for other types. If a value exceeded the f16
+    /// range (65504), adds a note that names the step.
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);
@@ -380,7 +380,7 @@ impl Compare for CandleEngine {
         });
         let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_for_rows(narrowed);
-        // Use the same number of rows as without a comparison, because the number may affect the rounding of a product.
+        // Project as many rows at a time as `finish`, because the number of rows may affect the rounding of a product.
         let mut rows = self.max_elements() / self.config.vocab;
         loop {
             let done = head::divergences([&reference.x, &stream.x], self.head_params(), &weight, &targets, rows);

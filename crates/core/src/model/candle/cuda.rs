@@ -1,7 +1,7 @@
-//! Fused CUDA kernels for operations that need no gradient. Each kernel makes one pass over memory, where candle makes
-//! up to nine. This module also provides a half-precision product with f32 results, which candle does not have.
+//! Fused CUDA kernels for operations that need no gradient. Each kernel makes one pass over memory, whereas candle
+//! makes up to nine. This module also provides a half-precision product with f32 results, which candle lacks.
 //!
-//! The kernels (`kernels.cu`) run on the device's only stream, like candle's own kernels.
+//! The kernels (`kernels.cu`) run on the device's only stream, like candle's kernels.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result::gemm_ex, sys};

@@ -1,4 +1,4 @@
-//! Devices and float types: names and availability in this build and on this machine.
+//! Names of devices and float types, and availability of devices in this build and on this machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,7 @@ impl DeviceName {
         }
     }
 
-    /// Returns the driver's description, or `None` for the CPU and unusable devices.
+    /// Returns the driver's description of the GPU, or `None` for the CPU and unusable devices.
     pub fn gpu(self) -> Option<Gpu> {
         match self.open().ok()? {
             #[cfg(feature = "cuda")]
@@ -105,9 +105,9 @@ impl DeviceName {
 
 /// Opens an NVIDIA GPU once per process, because candle treats two handles to one GPU as different devices.
 ///
-/// All threads share one stream, which orders their work. By default, candle uses one stream per thread without
-/// ordering between them, but weights are created and freed on threads other than those that compute. With a single
-/// stream, event tracking is unnecessary. It would cost more than a kernel launch.
+/// All threads share one stream, which orders their work. candle's default, one unordered stream per thread, would be
+/// wrong here, because weights are created and freed on other threads than those that compute. With a single stream,
+/// event tracking is unnecessary and would cost more than a kernel launch.
 fn open_cuda(number: usize) -> candle_core::Result<Device> {
     static OPEN_DEVICES: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
     let mut opened = OPEN_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! Fused layer operations without gradients. Each operation makes one pass over memory instead of four or five.
 //!
-//! GPUs use candle's fused kernels, except that `ops.rs` prefers the kernels of `cuda.rs` on CUDA. The CPU uses
+//! On GPUs, they call candle's fused kernels, but on CUDA `ops.rs` prefers those in `cuda.rs`. On the CPU, they call
 //! ghostlab's kernels, because candle's CPU kernels are scalar.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Returns the score settings of a backbone.
+    /// Returns the scale and soft cap of a backbone's attention scores.
     pub fn from_config(config: &Config) -> Self {
         let plain = config.scale == 1.0 / (config.head_dim as f32).sqrt();
         let scale = if plain { 1.0 / (config.head_dim as f64).sqrt() } else { f64::from(config.scale) };

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::batch::{Prediction, ScoredRow};
 use crate::model::decoding;
 
-/// Number of elements of the output projection that are converted to f32 at a time.
+/// Maximum number of elements of the output projection that are converted to f32 at a time.
 const TILE_ELEMENTS: usize = 1 << 24;
 
 /// Final norm `[C]` before the output projection, and soft cap of the logits after it.
@@ -112,7 +112,7 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
     if weight.dtype() == DType::F32 {
         return ops::apply_cap(ops::linear(&x, weight)?, head_params.cap);
     }
-    // Convert the table in tiles, because a complete f32 copy would take twice the memory of the table.
+    // Convert the output projection in tiles, because a complete f32 copy would need twice as much memory.
     let (vocab, channels) = weight.dims2()?;
     let tile = (TILE_ELEMENTS / channels).max(1);
     let tiles = (0..vocab)

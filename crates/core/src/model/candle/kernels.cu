@@ -24,7 +24,7 @@ __device__ half_t to_f16(float x) {
   return y;
 }
 
-// Running maximum of some values, and the sum of e^(value - maximum).
+// Running maximum of a set of values, and the sum of e^(value - maximum).
 struct Sum {
   float most, sum;
 };
@@ -39,7 +39,7 @@ __device__ void add(Sum &to, float x) {
   }
 }
 
-// Merges the sums of two sets of values.
+// Combines the running sums of two sets of values.
 __device__ Sum both(Sum a, Sum b) {
   float most = fmaxf(a.most, b.most);
   float of_a = a.most == -INFINITE ? a.sum : a.sum * expf(a.most - most);

@@ -27,8 +27,8 @@ impl LayerTensors {
         self.norms[sublayer.norms()[1]].as_ref()
     }
 
-    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]` and keys and values
-    /// `[rows, K, D]` to `[rows, H·D]`.
+    /// Computes the branch of a sublayer up to the stage `end`. `attend` computes attention `[rows, H·D]` from queries
+    /// `[rows, H, D]`, and keys and values `[rows, K, D]`.
     ///
     /// # Shapes
     /// `x` and the result are `[rows, C]`.
@@ -58,14 +58,14 @@ impl LayerTensors {
         }
     }
 
-    /// Computes the queries, keys and values of normalized rows, including the rotary embedding.
+    /// Computes the queries, keys and values of normalized rows, and applies the rotary embedding.
     fn project_heads(&self, config: &Config, x: &Tensor, cos_sin: CosSin<'_>) -> Result<[Tensor; 3]> {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);
         let split_heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
-            // A norm with the width of a head applies to each head. A wider norm spans all heads.
+            // A norm as wide as a head applies to each head separately. A wider norm spans all heads.
             let x = match norm {
                 None => x.reshape(shape)?,
                 Some(weight) if weight.elem_count() == head_dim => ops::rms_norm(&x.reshape(shape)?, weight, eps)?,
@@ -86,7 +86,7 @@ fn project(weight: &Tensor, bias: &Option<Tensor>, x: &Tensor) -> Result<Tensor>
 }
 
 impl MlpTensors {
-    /// Computes the MLP or mixture of experts.
+    /// Computes the MLP output, without the residual addition.
     ///
     /// # Shapes
     /// `x` and the result are `[rows, C]`.
@@ -107,8 +107,8 @@ impl GatedTensors {
     }
 }
 
-/// Computes the weighted sum of each row's expert outputs in f32, and rounds it once. Experts are selected on the host.
-/// The routing weights stay on the device and are differentiable.
+/// Computes the weighted sum of each row's expert outputs in f32, and rounds it once. Experts are selected on the host,
+/// but the routing weights stay on the device, so that gradients reach the router's input.
 fn mixture_of_experts(
     config: &Config,
     experts_config: Experts,

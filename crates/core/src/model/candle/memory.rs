@@ -11,12 +11,11 @@ use candle_core::cuda_backend::{
 use crate::error::Error;
 use crate::model::config::Config;
 
-/// Maximum number of tokens per pass.
+/// Maximum number of tokens per piece of a batch on a GPU.
 pub(in crate::model) const MAX_PIECE_TOKENS: usize = 8192;
-/// Minimum number of tokens per pass. With fewer tokens, reading weights takes longer than computing.
+/// Minimum number of tokens per piece. With fewer tokens, reading weights takes longer than computing.
 const MIN_PIECE_TOKENS: usize = 1024;
-/// Maximum number of elements of intermediates that grow quadratically, such as the scores of a block group or the
-/// logits of a chunk of rows.
+/// Maximum number of elements in a large intermediate (attention scores or logits) on a GPU.
 pub(super) const DEVICE_MAX_ELEMENTS: usize = 1 << 26;
 
 /// Returns the number of free bytes on a device, if known.
@@ -89,7 +88,7 @@ fn is_cuda_message(message: &str) -> bool {
     ["CUDA_", "CUBLAS_"].iter().any(|prefix| message.contains(prefix))
 }
 
-/// Divides memory between the activations of a pass and the weights. Returns the number of tokens per pass and the
+/// Divides memory between the activations of a piece and the weights. Returns the number of tokens per piece and the
 /// number of bytes for weights. The number of tokens is halved, down to [`MIN_PIECE_TOKENS`], until all weights fit.
 pub(super) fn split_memory(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
     let mut tokens = MAX_PIECE_TOKENS;
@@ -99,7 +98,7 @@ pub(super) fn split_memory(memory: u64, weights: u64, activations: impl Fn(usize
     (tokens, memory.saturating_sub(activations(tokens)))
 }
 
-/// Estimates the size in bytes of the activations for `tokens` tokens, including a few streams for trie branches.
+/// Estimates the size in bytes of the activations of `tokens` tokens, including eight streams for trie branches.
 pub(super) fn estimate_activations(config: &Config, tokens: usize) -> u64 {
     // The second term covers scores and logits, with several temporaries each.
     config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_MAX_ELEMENTS as u64
@@ -111,8 +110,7 @@ mod tests {
 
     #[test]
     fn device_memory_is_split_into_weights_and_activations() {
-        // All weights fit next to a pass of maximum size, next to a smaller pass, or not even next to the smallest
-        // pass.
+        // The weights fit next to the activations of the largest piece, of a smaller piece, or of no piece.
         assert_eq!(split_memory(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
         assert_eq!(split_memory(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
         assert_eq!(split_memory(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));

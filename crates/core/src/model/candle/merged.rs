@@ -1,4 +1,4 @@
-//! Weights of merged layers in candle tensors.
+//! Weights of merged layers as candle tensors.
 
 use candle_core::{DType, Tensor};
 
@@ -6,7 +6,7 @@ use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors, TensorPart, We
 use crate::error::{Error, Result};
 use crate::model::merged_layer::MergedLayer;
 
-/// Source layers with their factors.
+/// Source layers, each with its factor.
 type Sources<'a> = [(f64, &'a LayerTensors)];
 
 impl WeightCache {

@@ -1,4 +1,4 @@
-//! Deduplicated notes about a run, shown with its results.
+//! Deduplicated notes of an engine, which are shown with the results.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

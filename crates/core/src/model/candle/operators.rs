@@ -1,4 +1,4 @@
-//! Cache of operators on a device.
+//! Operators on a device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::model::operator::{Matrix, Operator};
 /// Maximum total size in bytes of the operators cached on a device.
 const MAX_CACHED_BYTES: usize = 1 << 30;
 
-/// Cache of operators, which are copied to the device on first use.
+/// Cache of operators that are copied to a device on first use.
 pub(super) struct OperatorCache {
     device: Device,
     cached: Mutex<HashMap<String, Arc<Operator>>>,
@@ -23,7 +23,7 @@ impl OperatorCache {
         Self { device: device.clone(), cached: Mutex::default() }
     }
 
-    /// Applies the operator in f32 and rounds once to the dtype of `x`.
+    /// Applies an operator in f32, and rounds the result once to the dtype of `x`.
     ///
     /// # Shapes
     /// `x` and the result are `[rows, C]`.

@@ -1,8 +1,8 @@
 //! Operations of a decoder layer on any device, for inference and training. If gradients are needed, they use candle's
-//! plain operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise
+//! basic operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise
 //! they use [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
 //!
-//! Half precision behaves as on tensor cores. Operands and results of a product have the tensor's dtype, and sums are
+//! Half-precision products behave as on tensor cores: operands and results have the tensor's dtype, and sums are
 //! accumulated in f32. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors
 //! stay f64.
 
@@ -59,7 +59,7 @@ pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if fused::supports(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }
 
-/// Computes `x·W` in f32, rounded to the dtype of `x`. Used for residual-stream operators.
+/// Computes `x·W` in f32, rounded to the dtype of `x`. Used for operators on the residual stream.
 ///
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.

@@ -33,14 +33,14 @@ __device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsi
   return of;
 }
 
-// Returns the factor for earlier sums when the maximum rises from `before` to `now`, both in base-2 logarithms. Returns
-// 0 if `before` is minus infinity, because no key was visible yet.
+// Returns the factor that rescales earlier sums when the maximum score rises from `before` to `now`, both in base-2
+// logarithms. Returns 0 if `before` is minus infinity, because no key was visible yet.
 __device__ float faded(float before, float now) { return before == -INFINITE ? 0.0f : exp2f(before - now); }
 
 constexpr unsigned QUERIES = 64;
 
-// f32 kernel with 256 threads. Each thread computes the scores of 4 queries and 4 keys, and up to 4 output channels of
-// these queries in each part of 64 channels.
+// f32 kernel with 256 threads. Each thread computes the scores of 4 queries for 4 keys, and up to 4 of every 64 output
+// channels of these queries.
 template <int D>
 __device__ void prefill_f32(const float *queries, const float *keys, const float *values, const unsigned *sight,
                             float *out, unsigned rows, unsigned heads, unsigned shared, unsigned width, unsigned window,
@@ -207,8 +207,8 @@ __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
                : "memory");
 }
 
-// Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread holds values of two queries that
-// are 8 rows apart.
+// Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread stores values of two queries with
+// a distance of 8 rows.
 template <int D, typename N>
 __device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *sight,
                              half_t *out, unsigned rows, unsigned heads, unsigned shared, unsigned width,

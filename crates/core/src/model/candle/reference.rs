@@ -16,7 +16,7 @@ use super::super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 
-/// Maximum number of positions. The compared texts are shorter.
+/// Context length of the loaded models in tokens. The compared texts are shorter.
 const MAX_POSITIONS: usize = 1 << 12;
 
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
@@ -85,7 +85,8 @@ impl CandleReference {
     }
 }
 
-/// Creates a function that runs a model. Each text gets a new model, because some models cannot clear their cache.
+/// Creates a function that runs a model. It creates a new model for each text, because some models cannot clear their
+/// KV cache.
 fn model_runner<C: DeserializeOwned + 'static, M: 'static>(
     (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,
@@ -104,8 +105,7 @@ fn load_llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, C
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
-/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that the structs would
-/// ignore.
+/// Returns the config entries that candle-transformers deserializes. Rejects settings that it would ignore.
 fn config_entries(config: &Config) -> Result<Map<String, Value>> {
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
     let scaled = rope_scaling(config)?;
@@ -137,7 +137,7 @@ fn config_entries(config: &Config) -> Result<Map<String, Value>> {
     }
 }
 
-/// Converts the scaling of the rotary embedding.
+/// Returns the `rope_scaling` entry, which is null without scaling.
 fn rope_scaling(config: &Config) -> Result<Value> {
     let class = config.architecture.class;
     match &config.rope.scaling {
@@ -153,7 +153,7 @@ fn rope_scaling(config: &Config) -> Result<Value> {
     }
 }
 
-/// Rejects settings that candle-transformers' structs cannot represent.
+/// Rejects settings that candle-transformers' config structs cannot represent.
 fn reject_unsupported(config: &Config) -> Result<()> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, biases, .. } = config;

@@ -21,7 +21,7 @@ use crate::model::tensor_name::{
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
 
-/// A cached part of the weights. Matrices have the layout of weight files, `[out, in]`, and the engine's float type.
+/// Layer or table in the cache. Matrices have the layout of weight files, `[out, in]`, and the engine's float type.
 /// Norms and biases are f32.
 pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
@@ -125,7 +125,7 @@ impl WeightCache {
         self.keeps_all
     }
 
-    /// Loads all weights in advance if they fit into the budget.
+    /// Loads all weights now if they fit into the budget.
     ///
     /// # Errors
     /// Fails if a tensor cannot be read or the device runs out of memory.
@@ -135,10 +135,10 @@ impl WeightCache {
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Announces the weights needed now and next, and loads the next weights in the background.
+    /// Announces the layers needed now and next, and loads the next layer in the background.
     pub(super) fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
-            // The head comes after the last layer.
+            // An index past the last layer denotes the head.
             let head = self.source.config.layers;
             self.cache.prefetch(now.map(|weights| weights.min(head)), next.min(head));
         }
@@ -189,7 +189,7 @@ impl WeightSource {
         if index == layers { self.load_head() } else { self.load_table(EMBEDDING) }.map(TensorPart::Table)
     }
 
-    /// Returns the output projection, `[vocab, C]`.
+    /// Loads the output projection, `[vocab, C]`.
     ///
     /// # Errors
     /// See [`Self::load_layer`].
@@ -249,7 +249,7 @@ impl WeightSource {
         })
     }
 
-    /// Returns the weights of a norm in f32.
+    /// Loads the weight of a norm in f32.
     ///
     /// # Errors
     /// See [`Self::load_layer`].
@@ -271,7 +271,7 @@ impl WeightSource {
     }
 }
 
-/// The last layers and the head of a backbone, in f32 on a device, for passes with gradients.
+/// The last layers and the head of a backbone, in f32 on a device, for training an operator before them.
 pub struct FrozenWeights {
     pub layers: Vec<LayerTensors>,
     pub final_norm: Tensor, // [C]

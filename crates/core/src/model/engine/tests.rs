@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
 
-/// A test engine with its own stream type. Attention adds 1 to every channel, an MLP adds 10, and the head returns the
-/// first channel as the loss. The initial stream consists of the token ids.
+/// Test engine whose embedding of a token is its id in every channel. Attention adds 1 to every channel, an MLP adds
+/// 10, and the head returns the first channel as the loss.
 pub(crate) struct AddingEngine {
     config: Config,
     /// Number of streams copied to the host.
@@ -24,7 +24,7 @@ impl AddingEngine {
     }
 }
 
-/// A stream on a simulated device with separate memory.
+/// Stream on a simulated device, which counts copies to the host.
 pub(crate) struct RemoteStream(Vec<f32>, Arc<AtomicUsize>);
 
 impl ResidualStream for RemoteStream {

@@ -17,7 +17,7 @@ use crate::files::gguf::{Gguf, GgufTensor};
 /// Converts the metadata of a GGUF file to a `config.json`.
 ///
 /// # Errors
-/// Fails if an entry is missing, mistyped, or requires an unsupported computation.
+/// Fails if an entry is missing, mistyped or unsupported.
 pub(in crate::model) fn read_config(file: &Gguf) -> Result<Map<String, Value>> {
     let (architecture, form) = read_architecture(file)?;
     let reader =
@@ -88,7 +88,7 @@ fn find_embedding(file: &Gguf) -> Result<&GgufTensor> {
     })
 }
 
-/// Head counts and widths, which are equal in all layers.
+/// Head counts and widths, which are the same in all layers.
 struct LayerShape {
     heads: u64,
     kv_heads: u64,
@@ -146,7 +146,7 @@ impl EntryReader<'_> {
         Ok(rotary_width)
     }
 
-    /// Adds the config entries for sliding windows.
+    /// Adds the config entries for sliding windows and, in models with windows, for the attention scale.
     fn read_windows(&self, shape: &LayerShape, config: &mut Map<String, Value>) -> Result<()> {
         let every = match self.form.places {
             // llama.cpp does not apply windows in these architectures.
@@ -215,7 +215,7 @@ fn unsupported_error(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.describe_entry(key))
 }
 
-/// Reads the RoPE scaling. `entry` maps the name of an entry to its full key.
+/// Reads the RoPE scaling as a `rope_scaling` config entry. `entry` maps the name of a metadata entry to its full key.
 fn read_scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
     let factor = file.number(&scaling_key("factor", entry))?;
@@ -259,8 +259,8 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
     entry(&format!("rope.scaling.{name}"))
 }
 
-/// Converts frequency divisors to a config entry. The rope type is `llama3` if its formula reproduces the divisors, and
-/// `longrope` otherwise.
+/// Converts frequency divisors to a `rope_scaling` config entry. The RoPE type is `llama3` if its formula reproduces
+/// the divisors, and `longrope` otherwise.
 fn scaling_from_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
     // Try the context length of Llama 3 first, then other powers of two.

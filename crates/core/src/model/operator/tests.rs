@@ -64,8 +64,7 @@ fn composed_operator_matches_applying_both_in_order() {
     }
 }
 
-/// Returns the four combinations of a normed operator: its norm with and without a weight, each with and without a
-/// bias.
+/// Returns four normed operators: with and without a norm weight, each with and without a bias.
 pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
     let matrix = vec![1.0, 2.0, 3.0, 4.0];
     let operators = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {

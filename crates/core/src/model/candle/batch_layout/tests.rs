@@ -1,4 +1,4 @@
-//! Tests that every row attends to the correct rows for any division of the batch into pieces and blocks.
+//! Tests that every row attends to the correct rows, regardless of how the batch is divided into pieces and blocks.
 
 use super::*;
 use crate::model::config::Config;

@@ -1,5 +1,5 @@
-//! Decoding with a KV cache. Blocks are preallocated tensors on the device. On CUDA, one kernel computes attention for
-//! all rows of a step. Other devices process one sequence at a time with plain operations.
+//! Decoding with a KV cache, whose blocks are preallocated tensors on the device. On CUDA, one kernel computes
+//! attention for all rows of a step. Other devices process one sequence at a time with candle's operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::model::rope;
 /// because each allocation costs two driver calls.
 pub(in crate::model) struct KeyValues {
     tensor: Tensor, // [nodes, 2, capacity, K, D]
-    /// Trie nodes of the steps, in ascending order.
+    /// Trie nodes of the attention steps, in ascending order.
     nodes: Arc<[usize]>,
     /// Device address of the allocation.
     #[cfg(feature = "cuda")]
@@ -50,7 +50,7 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     key_values: HashMap<BlockId, KeyValues>,
-    /// Block addresses for each step, as computed in the last call.
+    /// Last address table of each attention step, keyed by trie node.
     #[cfg(feature = "cuda")]
     last_addresses: HashMap<usize, AddressTable>,
 }

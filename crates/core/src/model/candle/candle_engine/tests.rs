@@ -23,7 +23,7 @@ fn load(folder: &Path, dtype: FloatType) -> CandleEngine {
     CandleEngine::load(Config::read(folder).unwrap(), folder, placement, None).unwrap()
 }
 
-/// Builds a batch of windows followed by a tree.
+/// Builds a batch of windows, followed by a segment with three continuations.
 fn batch() -> Batch {
     let windows = [sample_ids(1, 60), sample_ids(2, 60), sample_ids(3, 7), sample_ids(4, 90)];
     let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
@@ -56,8 +56,7 @@ fn out_of_memory_reduces_the_piece_size_and_adds_notes() {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
         assert_eq!(engine.notes(), [""; 0]);
-        // The batch has 272 rows, so it is divided into pieces. Its longest tree has 90 rows, and a tree is never
-        // split.
+        // The batch has 272 rows, so it needs several pieces. Its longest tree, which must not be split, has 90 rows.
         engine.max_test_rows = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
@@ -94,8 +93,8 @@ fn out_of_memory_reduces_concurrent_prompts() {
         (0..2).map(|_| eval.run(engine, &trie, &[0], &mut vec![0.0; trie.len()])).collect::<Result<Vec<_>>>()
     };
     let all = made(&engine).unwrap();
-    // The prompts have 159 tokens in total and at most 9 each, so none of these capacities suffices for all of them at
-    // once.
+    // The prompts have 159 tokens in total and at most 9 each, so none of these capacities suffices for all prompts
+    // together.
     for capacity in [158, 60, 9] {
         engine.max_test_rows = capacity;
         assert_eq!(made(&engine).unwrap(), all, "capacity of {capacity} rows");

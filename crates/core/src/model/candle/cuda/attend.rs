@@ -1,4 +1,4 @@
-//! Batched attention from the new tokens of all sequences to a blocked KV cache.
+//! Attention of the new tokens of all sequences over a KV cache in blocks.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
 
 /// Maximum number of query heads per thread block.
 const MAX_HEADS_PER_BLOCK: usize = 8;
-/// Number of thread blocks that is enough to keep a GPU busy.
+/// Minimum number of thread blocks that keeps a GPU busy.
 const MIN_BLOCKS: usize = 512;
 
 /// Location of one block's keys and values on the device.
 pub(in crate::model::candle) struct BlockAddress {
-    /// Program steps whose keys and values the block stores.
+    /// Trie nodes of the attention steps whose keys and values the block stores.
     pub(in crate::model::candle) nodes: Arc<[usize]>,
     /// Device address of the first step's keys.
     pub(in crate::model::candle) first: u64,
@@ -40,7 +40,7 @@ pub(in crate::model::candle) struct BlockAddress {
     pub(in crate::model::candle) value_offset: u64,
 }
 
-/// Cache blocks that the new rows attend to. They are equal for all steps of a program.
+/// Cache blocks that the new rows attend to. They do not depend on the step.
 pub(in crate::model::candle) struct VisibleBlocks {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.
@@ -94,7 +94,7 @@ impl VisibleBlocks {
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, block_addresses }))
     }
 
-    /// Returns the addresses of the blocks' keys and values for one program step.
+    /// Returns the addresses of the blocks' keys and values for the attention step at a trie node.
     pub(in crate::model::candle) fn address_table(&self, node: usize, device: &Device) -> Result<AddressTable> {
         let table: Vec<[u64; 2]> = self
             .block_addresses
@@ -112,7 +112,7 @@ impl VisibleBlocks {
     }
 }
 
-/// Device addresses of each block's keys and values for one program step. They do not change between tokens.
+/// Device addresses of each block's keys and values for one attention step. They do not change between tokens.
 pub(in crate::model::candle) struct AddressTable {
     table: CudaSlice<u64>,
     blocks: Vec<BlockId>,

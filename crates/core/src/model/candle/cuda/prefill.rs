@@ -37,7 +37,7 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     load_kernel(device, &format!("{name}_{kernel_width}"), &format!("ghostlab-prefill-{kernel_width}"), compiled)
 }
 
-/// Rows that each row of a piece attends to. They are equal in all layers, except for sliding windows.
+/// Rows that each row of a piece attends to in layers without a sliding window. The kernels apply windows.
 pub(in crate::model::candle) struct AttendedRanges {
     /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
@@ -101,7 +101,7 @@ impl TernaryOp for Prefill<'_> {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.attended.rows)));
         }
         let out = queries.allocate::<T>(queries.count())?;
-        // In half precision, a warp processes 16 queries, which is the tile height of tensor cores.
+        // In half precision, four warps process 16 queries each, which is the tile height of tensor cores.
         let threads = if T::KIND == f32::KIND { THREADS } else { THREADS / 2 };
         launch!(
             kernel(queries.0.device(), &format!("prefill_{}", T::NAME), width),
