@@ -1,8 +1,8 @@
 //! Iterative pruning: removes one layer or sublayer, repairs the backbone, and measures the remaining candidates again.
 //!
 //! With `shortgpt` and `prune-and-comp`, this is iterative Prune&Comp (arXiv 2507.18212). With `llm-drop` and no
-//! repair, it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
-//! repairs. A repair folded into a layer is lost if that layer is removed later.
+//! repair, it is the iterative form of LLM-Drop. Each repair is fitted on the model after all earlier removals and
+//! repairs. A repair that is folded into a layer is lost if that layer is removed later.
 //!
 //! At each step, the criterion uses the same similarities, activations or trials as in one-shot pruning, but computed
 //! on the pruned and repaired model. A trial removes one more candidate from this model.
@@ -144,8 +144,7 @@ impl<'a> ShrinkingModel<'a> {
         Ok(Program::repaired(self.engine.config().layers, &removed, &repairs))
     }
 
-    /// Selects `spec.depth` layers or sublayers, one at a time. Returns the scores of the removed candidates in removal
-    /// order.
+    /// Removes `spec.depth` layers or sublayers, one at a time. The scores of the selection are in removal order.
     ///
     /// # Errors
     /// Fails if a residual stream is not finite, a repair cannot be fitted, or `progress` fails.
@@ -252,7 +251,7 @@ impl<'a> ShrinkingModel<'a> {
         groups.collect()
     }
 
-    /// Measures trials, each of which removes one more cut from the pruned and repaired model.
+    /// Measures trials, each of which removes further sublayers from the pruned and repaired model.
     fn measure_trials(&self, metric: TrialMetric, trials: &[Trial], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
         let programs = trials.iter().map(|trial| self.program_without(&trial.removed)).collect::<Result<Vec<_>>>()?;
         match metric {
@@ -364,7 +363,7 @@ impl<'a> ShrinkingModel<'a> {
         Ok(SolvedSpan { span, solution, metrics, degenerate, seconds, host })
     }
 
-    /// Returns a layer with the repairs folded into its weights.
+    /// Returns a layer with the operators that repairs folded into its weights.
     fn remaining_layer(&self, layer: usize) -> Result<RemainingLayer> {
         let steps = self.program()?.0.into_iter();
         let edits = steps.filter_map(|step| match step {
@@ -380,8 +379,8 @@ fn cut_of_candidate(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }
 
-/// Maps a hook point in the layer before a span to the nearest remaining layer before the span. Returns `None` if no
-/// such layer remains. Returns other hook points unchanged.
+/// Maps a hook point in the layer before a span to the nearest remaining layer before it, or to `None` if there is
+/// none. Returns other hook points unchanged.
 fn remap_site(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
     match site {
         HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),

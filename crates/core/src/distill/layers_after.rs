@@ -17,7 +17,7 @@ pub struct LayersAfter {
 }
 
 impl LayersAfter {
-    /// Loads the weights of the layers starting at `first`.
+    /// Loads the layers from index `first` on, the final norm and the head.
     ///
     /// # Errors
     /// See [`crate::model::Decoder::load`].
@@ -36,7 +36,7 @@ impl LayersAfter {
     /// Computes the logits at every position of one sequence.
     ///
     /// # Shapes
-    /// `stream [positions, C]`, the input of the first of these layers; result `[positions, vocab]`.
+    /// `stream [positions, C]`, the input of the first loaded layer; result `[positions, vocab]`.
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;

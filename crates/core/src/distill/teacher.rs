@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 
-/// Most likely tokens at each position in descending order, with their logits.
+/// Most likely tokens at each position, in order of decreasing probability, with their logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopTokens {
     /// Number of tokens kept per position.
@@ -16,7 +16,7 @@ pub struct TopTokens {
     pub logits: Vec<f32>,
 }
 
-/// Returns the `kept` most likely tokens of each row. The lower id wins ties.
+/// Returns the `kept` most likely tokens of each row. Ties go to the lower id.
 ///
 /// # Shapes
 /// `logits [positions, vocab]`.

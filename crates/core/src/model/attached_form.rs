@@ -7,10 +7,10 @@ use crate::error::Result;
 
 /// Config key for the section that describes an export.
 pub(crate) const CONFIG_KEY: &str = "ghostlab";
-/// Key for the list of operators in the [`CONFIG_KEY`] section.
+/// Key for the operators in the [`CONFIG_KEY`] section.
 pub(crate) const OPERATORS: &str = "operators";
-/// Key for the list of dropped sublayers in the [`CONFIG_KEY`] section, such as `["attention 3", "mlp 5"]`. The entry
-/// is absent if no sublayer is dropped.
+/// Key for the dropped sublayers in the [`CONFIG_KEY`] section, such as `["attention 3", "mlp 5"]`. Absent if no
+/// sublayer is dropped.
 pub(crate) const DROPPED_KEY: &str = "dropped";
 /// Key for the activation's name in the [`CONFIG_KEY`] section. The standard entry contains an invalid name, so that
 /// other loaders reject the export instead of ignoring its operators.
@@ -68,7 +68,7 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
 
-/// Kind of computation that an exported operator performs, which determines the file formats that can store it.
+/// Computation of an exported operator, which determines the file formats that can store the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepForm {
     /// Linear map of the residual stream, `x·W`, with an optional bias.
@@ -82,7 +82,7 @@ pub enum StepForm {
 }
 
 impl StepForm {
-    /// Returns a description of the form for messages.
+    /// Returns a description for error messages.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Stream => "a map of the stream itself",
@@ -112,7 +112,7 @@ impl AttachedForm {
     /// Returns the form of an operator.
     ///
     /// # Errors
-    /// Fails if the operator cannot be read.
+    /// Fails if the operator is not in host memory.
     pub fn from_operator(operator: &Operator) -> Result<Self> {
         Ok(match operator.norm()? {
             Some(norm) => Self::Normed { weighted: norm.weight.is_some() },

@@ -48,7 +48,7 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Returns the distinct rows of the targets, or `None` if they are so many that gathering them does not pay off.
+    /// Returns the distinct rows of the targets, or `None` if they are too many for gathering to pay off.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();

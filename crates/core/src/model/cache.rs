@@ -33,7 +33,7 @@ struct State<T> {
     /// Total size in bytes of all values that are cached or being computed.
     held_bytes: u64,
     last_index: usize,
-    /// Number of times that a request had another index than the previous request.
+    /// Number of times that the requested index changed.
     clock: u64,
 }
 
@@ -101,8 +101,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Starts computing the value `next` in the background if it fits into the budget together with the value `now`. If
-    /// `now` is absent, its computation starts first.
+    /// Starts computing the value `now` in the background, and then the value `next` if both fit into the budget.
     pub(super) fn prefetch(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
         // Start `now` first: its caller is about to request it and must not wait for `next`.

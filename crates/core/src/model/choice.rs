@@ -195,8 +195,8 @@ impl EngineChoice {
         config.needed_bytes(program, layer_parameter_bytes, embedding_parameter_bytes, one_table)
     }
 
-    /// Returns the size in bytes of the weights that are kept in host memory if it is limited to `budget` bytes. It is
-    /// at least the size of the largest part, such as a layer, because parts are loaded or transferred as a whole.
+    /// Returns the size in bytes of the weights kept in host memory within `budget` bytes. It is at least the size of
+    /// the largest part, such as a layer, because parts are loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {

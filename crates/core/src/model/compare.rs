@@ -93,8 +93,7 @@ struct ComparingModel<'a, M: Compare> {
 /// Output of a program's head.
 enum Output<M: Compare> {
     Divergences(M::Divergences),
-    /// Stream to compare after the run, because it belongs to the reference program or reached its head before the
-    /// reference program did.
+    /// Stream to compare after the run, because the reference program ends at the same head or had not finished.
     Waiting(M::Residual),
 }
 

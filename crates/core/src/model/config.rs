@@ -86,8 +86,8 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
     /// Maximum context length in training, in tokens, if known.
     pub max_positions: Option<usize>,
-    /// Operators that a ghostlab export stores in its checkpoint as extra tensors. Always empty in configs from
-    /// [`Self::read`], which rejects such exports.
+    /// Operators that a ghostlab export stores as extra tensors. Always empty in configs from [`Self::read`], which
+    /// rejects such exports.
     pub attachments: Vec<Attachment>,
     /// Sublayers that a ghostlab export removed from its layers. Always empty in configs from [`Self::read`].
     pub dropped: Cut,
@@ -127,9 +127,8 @@ impl Config {
     /// Reads `<folder>/config.json`, or the header of a GGUF file.
     ///
     /// # Errors
-    /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported. The error contains
-    /// the expected and found values. Also fails for ghostlab exports with operators or removed sublayers, because
-    /// ignoring either would change the model.
+    /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported. Also fails for
+    /// ghostlab exports with operators or removed sublayers, because ignoring either would change the model.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.reject_export(&parts::config_path(folder))
     }
@@ -319,8 +318,7 @@ fn read_bias_flag(is_configurable: bool, key: &str, entries: &Entries<'_>) -> Re
     Ok(is_configurable && entries.flag(key)?.unwrap_or(false))
 }
 
-/// Returns the entries, with missing ones set to the defaults of transformers' config class. Adds a note that lists the
-/// used defaults.
+/// Fills in the defaults of transformers' config class for missing entries, and adds a note that lists them.
 fn with_defaults(
     entries: &Map<String, Value>,
     architecture: &Architecture,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, shorten};
 
-/// Entries of a JSON object. Errors contain the path of the entry.
+/// Entries of a JSON object. Errors contain the path of the entry, which starts with `prefix`.
 pub(super) struct Entries<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) prefix: &'static str,

@@ -70,8 +70,7 @@ impl Read for TensorReader<'_> {
     }
 }
 
-/// Computes the SHA-256 of everything that the forward pass of a backbone reads. `hashes` returns the [`tensor_hashes`]
-/// for a weight file.
+/// Computes the content hash of a backbone with SHA-256. `hashes` returns the [`tensor_hashes`] of a weight file.
 ///
 /// # Errors
 /// Fails if [`super::check_weights`] or `hashes` fails.
@@ -170,8 +169,8 @@ fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, O
         ("logit_cap", config.logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
-        // Invalidates the results of older versions, which mixed sequences of different RoPE length regimes and
-        // therefore computed different values.
+        // Invalidates results of older versions, which computed other values because they mixed sequences of different
+        // RoPE length regimes.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ]
     .into_iter()

@@ -119,8 +119,8 @@ impl Config {
         self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
     }
 
-    /// Returns the size of the KV cache in bytes for a prompt of `prompt` tokens that each program continues with `new`
-    /// tokens. Programs share the prompt's keys and values in their common steps.
+    /// Returns the size of the KV cache in bytes for `prompt` shared tokens and `new` tokens per program. Programs
+    /// share the prompt's keys and values in common steps.
     pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
         let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
         self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)

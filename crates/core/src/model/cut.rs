@@ -1,4 +1,4 @@
-//! A cut: the set of sublayers removed from a backbone (design §3).
+//! Sets of sublayers that are removed from a backbone (design §3).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,8 +12,8 @@ use super::sublayer::Sublayer;
 
 /// A set of removed sublayers. A layer is removed if both of its sublayers are removed.
 ///
-/// Cuts are serialized as lists in layer order, with a number such as `3` for a layer, and a string such as `"attention
-/// 3"` or `"mlp 3"` for a single sublayer. Equal cuts have equal JSON.
+/// A cut is serialized as a list in layer order. Whole layers are numbers, and single sublayers are strings such as
+/// `"attention 3"` or `"mlp 3"`. Equal cuts have equal JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cut(BTreeSet<(usize, Sublayer)>);
 
@@ -162,7 +162,7 @@ impl JsonSchema for Cut {
 /// Parses a sublayer such as `attention 3` or `mlp 3`.
 ///
 /// # Errors
-/// Fails unless the text consists of a sublayer name and a layer index.
+/// Fails if the sublayer name or the layer index is invalid.
 pub fn parse_sublayer(text: &str) -> Result<(usize, Sublayer), String> {
     let parsed = text.split_once(' ').and_then(|(kind, layer)| Some((layer.parse().ok()?, kind.parse().ok()?)));
     parsed.ok_or_else(|| format!("`{text}` is not a sublayer such as `attention 3` or `mlp 3`"))

@@ -42,7 +42,7 @@ struct Block {
 }
 
 impl Block {
-    /// Returns the form of the block's operator, and whether the operator has a bias.
+    /// Returns the form of the block's operator, if any, and whether the operator has a bias.
     fn operator(self) -> Option<(AttachedForm, bool)> {
         match (self.is_linear, self.has_constant) {
             (true, bias) => Some((AttachedForm::Normed { weighted: true }, bias)),

@@ -41,7 +41,7 @@ pub struct Decoder {
     pass_planner: Option<Arc<PassPlanner>>,
 }
 
-/// Keys and values that new rows attend to: those of the rows themselves and, during decoding, those in the KV cache.
+/// Keys and values that new rows attend to: their own and, during decoding, those in the KV cache.
 trait AttentionContext {
     /// Computes the attention output of each row.
     ///
@@ -117,7 +117,7 @@ impl Decoder {
         self.pass_planner.as_deref()
     }
 
-    /// Returns the seconds spent loading weights on demand.
+    /// Returns the time spent loading weights on demand, in seconds.
     pub(super) fn load_seconds(&self) -> f64 {
         self.weight_cache.load_seconds()
     }
@@ -135,12 +135,12 @@ impl Decoder {
         tensor(kernels::logits(&x, c, head_params, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
     }
 
-    /// Returns the backbone with `operator` folded into the last projection of a sublayer. The folded sublayer computes
-    /// the same function as [`Step::Edited`].
+    /// Returns the backbone with `operator` folded into the last projection of a sublayer, which is equivalent to
+    /// [`Step::Edited`].
     ///
     /// Unchanged weights are shared with `self`. The operator transforms the outputs of the projection, including its
-    /// bias. If the branch ends in a norm, the operator therefore takes effect before the norm. If the MLP has experts,
-    /// the operator is folded into each of them ([`super::experts`]).
+    /// bias, before the norm at the end of the branch if there is one. If the MLP has experts, the operator is folded
+    /// into each of them ([`super::experts`]).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
@@ -159,9 +159,8 @@ impl Decoder {
         }
         let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
             let LayerMatrix::F32(matrix) = matrix else {
-                return Err(
-                    Error::job("only f32 weights can absorb an operator").at(format!("layer {layer}, {sublayer:?}"))
-                );
+                return Err(Error::job("an operator can only be folded into f32 weights")
+                    .at(format!("layer {layer}, {sublayer:?}")));
             };
             let columns = matrix.outer();
             let product = operator.apply(&matrix.to_rows())?;
@@ -312,7 +311,7 @@ impl Decoder {
         let experts = self
             .config
             .experts
-            .ok_or_else(|| Error::job("a backbone has experts that its config does not describe"))?;
+            .ok_or_else(|| Error::job("the weights contain experts, but the config has no expert settings"))?;
         let mut normed = x.to_vec();
         if let Some(norm) = before {
             kernels::apply_norm(&mut normed, norm);

@@ -86,7 +86,7 @@ pub(super) trait CachedModel: Model + Sync {
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
-    /// Computes the data that all steps in the runs need, such as rotary tables.
+    /// Computes the data that all steps of the runs need, such as rotary tables.
     ///
     /// # Errors
     /// Fails if a block is not cached.
@@ -137,7 +137,7 @@ pub(super) struct RunPlacement<'a> {
 }
 
 impl RunPlacement<'_> {
-    /// Returns the position of the first new token within the run's own block.
+    /// Returns the position of the first new token within the block to which it is appended.
     pub(super) fn offset_in_block(&self) -> usize {
         self.first - self.run.context.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
@@ -182,12 +182,12 @@ pub(super) struct TrieDecoding<'a, M: CachedModel> {
 /// Runs that share steps, with the data that these steps need.
 struct RunGroup<'r, S> {
     placements: Vec<RunPlacement<'r>>,
-    /// Index of each run in the arguments of [`Decoding::run`].
+    /// Index of each run in the inputs of [`Decoding::run`].
     runs: Vec<usize>,
     step_data: S,
 }
 
-/// Step that can run next, with its input.
+/// Step that is ready to run, with its input.
 struct PendingStep<'r, S> {
     node: usize,
     depth: usize,

@@ -1,5 +1,5 @@
-//! Deployed form of a variant: operators are folded into weights where possible and remain separate steps elsewhere.
-//! This module also builds the program of an exported folder with operators or dropped sublayers.
+//! Deployed form of a variant, in which operators are folded into weights where possible. This module also builds the
+//! programs of exported folders.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::tensors::open_checked_weights;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// A variant whose operators are folded into the weights where possible.
+/// A variant whose operators are folded into weights where possible.
 #[derive(Debug, Clone)]
 pub struct DeployedModel {
     /// Steps of the deployed model. A sublayer with a folded operator is a plain step, because its cost does not depend
@@ -24,9 +24,8 @@ pub struct DeployedModel {
     pub folds: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
-/// Converts a program to its deployed form by folding each operator on a branch into the branch's last projection where
-/// possible. If the branch ends in a norm, only a diagonal operator can be folded, because it is applied before the
-/// norm.
+/// Folds each operator on a branch into the branch's last projection where possible. If the branch ends in a norm, only
+/// a diagonal operator can be folded, because it is applied before the norm.
 pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
@@ -58,7 +57,7 @@ pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
 /// - if branches end in norms, which undo the scaling of a projection.
 ///
 /// # Errors
-/// Fails if an operator cannot be read.
+/// Fails if an operator is not in host memory.
 pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<DeployedModel> {
     let has_post_norm = Sublayer::ALL.iter().any(|sublayer| config.ends_in_norm(*sublayer));
     if has_post_norm

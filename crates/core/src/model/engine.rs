@@ -48,13 +48,12 @@ impl fmt::Display for EngineId {
 /// Numerical tolerances for an engine's results, by float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Relative tolerance for perplexities, on backbones that predict the text reasonably well.
+    /// Relative tolerance for perplexities of backbones that predict the text reasonably well.
     pub perplexity: f64,
     /// Absolute tolerance for accuracies.
     pub answers: f64,
-    /// Relative tolerance for activations, and for results that do not amplify errors in the activations. It is 16
-    /// units in the last place in f32 and bf16x6, but only 5 in other types, because sums are always accumulated in
-    /// f32.
+    /// Relative tolerance for activations, and for results that do not amplify their errors. It is 16 units in the last
+    /// place in f32 and bf16x6, but only 5 in other types, because sums are always accumulated in f32.
     pub activations: f64,
 }
 
@@ -110,8 +109,7 @@ pub trait Engine: Send + Sync {
         PROMPT_TOKENS
     }
 
-    /// Returns the number of bytes of device memory available for the KV cache. Returns `None` if the cache is in host
-    /// memory or the number is unknown.
+    /// Returns the number of bytes of device memory available for the KV cache, if known. It is `None` on the CPU.
     fn cache_bytes(&self) -> Option<u64> {
         None
     }
@@ -213,8 +211,8 @@ impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
     }
 }
 
-/// Returns how many leading pieces have at most `max` tokens in total, but at least 1 if there are any pieces. `pieces`
-/// yields the number of tokens in each piece.
+/// Returns how many leading pieces, given by their token counts, have at most `max` tokens in total. Returns at least 1
+/// if there are any pieces.
 pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, max: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -236,7 +234,7 @@ pub(super) fn run_sequentially<E: Engine + ?Sized>(
     Ok(())
 }
 
-/// Runs all parts through the trie in parallel, independently of each other.
+/// Runs the parts through the trie independently and in parallel.
 pub(super) fn run_parts_in_parallel<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,

@@ -17,7 +17,7 @@ use crate::linalg::simd;
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
 const EXPERTS_PER_TOKEN: &str = "num_experts_per_tok";
-/// Config keys that specify which layers have a dense MLP instead of experts.
+/// Config keys that select the layers with a dense MLP.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
 pub(crate) const STEP: &str = "decoder_sparse_step";
 
@@ -44,7 +44,7 @@ pub(super) fn parse(
     layers: usize,
 ) -> Result<(Option<Experts>, Vec<bool>)> {
     let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
-    // If no key is set, the count defaults to 128, as in the transformers class that accepts both names.
+    // The default of 128 is that of `Qwen3MoeConfig`, which accepts both names.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
     let used = entries.count(EXPERTS_PER_TOKEN, MAX_EXPERTS)?;
@@ -71,7 +71,7 @@ pub(super) fn parse(
 /// Assignment of tokens to experts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Routes {
-    /// For each expert, the tokens routed to it in ascending order, and their weights.
+    /// For each expert, the indices of the tokens routed to it, in ascending order, and their weights.
     pub(super) per_expert: Vec<(Vec<u32>, Vec<f32>)>,
 }
 

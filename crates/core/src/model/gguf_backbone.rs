@@ -78,7 +78,7 @@ fn read_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     })
 }
 
-/// Returns the GGUF name of a module in a layer, or `None` if the module is unknown.
+/// Returns the GGUF name of a layer's module, or `None` if it is unknown.
 fn gguf_module_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORM_NAMES[index]);
     norm.or_else(|| MODULE_NAMES.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))

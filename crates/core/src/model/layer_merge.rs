@@ -10,8 +10,7 @@ use super::Config;
 use super::merged_layer::MergedLayer;
 use crate::error::{Error, Result};
 
-/// Merge of later layers into a layer. It uses the current weights of each layer, which may result from an earlier
-/// merge.
+/// Merge of later layers into a layer. Layers that result from earlier merges enter with their merged weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerMerge {
     /// Layer that receives the merged weights.

@@ -39,7 +39,7 @@ impl Config {
         LengthRegime([self.rope.regime(length), window])
     }
 
-    /// Returns the maximum sequence length that is still in the regime of short sequences.
+    /// Returns the maximum length of sequences in the regime of short sequences.
     pub(super) fn stable_length(&self) -> usize {
         let window = self.window_rope.as_ref().map_or(usize::MAX, Rope::stable_length);
         self.rope.stable_length().min(window)

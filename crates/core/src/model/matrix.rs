@@ -147,7 +147,7 @@ impl LayerMatrix {
             Some((_, Self::Bf16x3(_))) => sum!(Bf16x3),
             Some((_, Self::Bf16x6(_))) => sum!(Bf16x6),
         };
-        found.ok_or_else(|| Error::job("merged layers differ in the types of their weights"))
+        found.ok_or_else(|| Error::job("the source layers of a merged layer have different weight types"))
     }
 
     pub(super) fn weight(&self) -> Weight<'_> {

@@ -1,4 +1,4 @@
-//! A layer whose weights combine those of several layers of the backbone.
+//! Layers whose weights are sums of the weights of several layers.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,8 @@ use crate::files::sha256;
 
 /// A layer with merged weights: each matrix and bias is `Σ factor·θ`, summed in f64 in the order of the layers.
 ///
-/// The position, attention window and rotary embedding are those of [`Self::layer`]. So are the norms, unless they are
-/// merged too. The factors add up to 1.
+/// The position, attention window and rotary embedding are those of [`Self::layer`], and so are the norms unless they
+/// are merged too. The factors add up to 1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "MergedParts", into = "MergedParts")]
 pub struct MergedLayer {

@@ -1,4 +1,4 @@
-//! Loads backbones, runs pruned variants of them as a [`Program`], and runs many variants together in a [`Trie`].
+//! Backbones and their variants. A variant is a [`Program`], and a [`Trie`] runs many programs together.
 //!
 //! ```
 //! use ghostlab_core::model::{Config, Decoder, Program};

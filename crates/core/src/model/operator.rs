@@ -294,7 +294,6 @@ impl Operator {
         product + if self.bias.is_some() { rows * channels } else { 0.0 }
     }
 
-    /// Returns the number of parameters.
     pub(super) fn parameter_count(&self) -> usize {
         let matrix = match &self.matrix {
             Matrix::Identity => 0,
@@ -316,8 +315,7 @@ impl Operator {
         matches!(self.matrix, Matrix::Diagonal(_))
     }
 
-    /// Returns the factor of an operator that scales all channels by the same positive factor, or `None` for other
-    /// operators.
+    /// Returns the factor if the operator scales all channels by the same positive factor.
     pub fn factor(&self) -> Result<Option<f32>> {
         let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
         let diagonal = elements(diagonal)?;

@@ -1,4 +1,4 @@
-//! Program of a variant: a list of steps over the residual stream (design §3).
+//! Programs of variants: lists of steps over the residual stream (design §3).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,8 +31,7 @@ pub enum Step {
     Mlp(usize),
     /// Sublayer whose branch is multiplied by an operator before the residual addition: `x ← x + branch(x)·T`.
     /// Equivalent to folding `T` into the weights ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in
-    /// a norm, a diagonal operator is applied before the norm. A dense one, which cannot be folded, is applied after
-    /// it.
+    /// a norm, a diagonal operator is applied before the norm, and a dense one, which cannot be folded, after it.
     Edited(Sublayer, usize, Arc<Operator>),
     /// Sublayer in a layer with merged weights, including the residual addition.
     Merged(Sublayer, Arc<MergedLayer>),
@@ -172,7 +171,7 @@ impl Program {
         Self::repaired(layers, cut, &Repairs::default())
     }
 
-    /// Returns the program without the sublayers of a cut, with all repairs.
+    /// Returns the program without the sublayers of a cut, but with the given repairs.
     pub fn repaired(layers: usize, cut: &Cut, repairs: &Repairs) -> Self {
         let mut steps = vec![Step::Embed];
         for layer in 0..layers {

@@ -18,7 +18,7 @@ use super::decoding::RunPlacement;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
 use crate::error::{Error, Result};
 
-/// Maximum number of cached tables per rotary embedding. Each length regime has a separate table.
+/// Maximum number of length regimes whose tables are cached.
 const MAX_TABLES: usize = 8;
 
 /// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
@@ -73,7 +73,7 @@ impl Rotaries {
         let all = vec![
             Rotary::new(&config.rope, width),
             Rotary::new(window_rope, width),
-            // For layers without rotary embedding.
+            // Used by layers without a rotary embedding.
             Rotary::new(&config.rope, 0),
         ];
         Self {
@@ -164,7 +164,7 @@ impl Rotary {
     }
 
     /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
-    /// the frequencies for its current length. Cached keys keep their rotation, as in transformers.
+    /// the frequencies for its current length. As in transformers, cached keys are not rotated again.
     pub(super) fn decoding_table(&self, runs: &[RunPlacement<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use super::config_fields::Entries;
 use super::window::MAX_CONTEXT_LENGTH;
 use crate::error::{Error, Result};
 
-/// Valid range for the base `rope_theta`. The upper bound is far above the bases of known models.
+/// Valid range of `rope_theta`. The upper bound is far above the values of known models.
 const THETA_RANGE: RangeInclusive<f64> = 1.0..=1e15;
 const FACTOR_RANGE: RangeInclusive<f64> = 1e-3..=1e6;
 /// Config keys that determine which layers have no rotary embedding.
@@ -90,7 +90,7 @@ pub struct LongRope {
 
 pub(super) struct Ropes {
     pub(super) rope: Rope,
-    /// Embedding for sliding-window layers, if it differs from that of the other layers.
+    /// Rotary embedding of sliding-window layers, if it differs from `rope`.
     pub(super) window_rope: Option<Rope>,
     /// Number of rotated channels per head.
     pub(super) width: usize,
@@ -136,7 +136,7 @@ fn parse_single(
     let inner = old.or(new);
     let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETA_RANGE))?;
     let theta = theta_entry.or(entries.optional_number("rope_theta", THETA_RANGE)?).unwrap_or_else(|| {
-        // This is the default in transformers, and Llama 2's config on the Hugging Face Hub relies on it.
+        // This is the default in transformers. The config of Llama 2 relies on it.
         notes.push("config.json has no rope_theta: using 10000".into());
         10_000.0
     });
@@ -254,7 +254,7 @@ fn parse_scaling(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width
             let key = if rope_type.is_some() { "rope_type" } else { "type" };
             let known =
                 if partial { "default or longrope" } else { "default, linear, dynamic, llama3, yarn or longrope" };
-            return Err(Error::bad_input("unknown rope type").at(inner.path(key)).expected(known).found(other));
+            return Err(Error::bad_input("unknown RoPE type").at(inner.path(key)).expected(known).found(other));
         }
     };
     for (key, value) in inner.map.iter().filter(|(_, value)| !value.is_null()) {
@@ -267,7 +267,7 @@ fn parse_scaling(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width
         };
         if !known {
             return Err(inner
-                .unsupported_error(key, value, &format!("an entry of the rope type {rope_type_name}"))
+                .unsupported_error(key, value, &format!("an entry of the RoPE type {rope_type_name}"))
                 .hint(unknown_entry_hint(rope_type.or(older).is_some())));
         }
     }

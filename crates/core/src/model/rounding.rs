@@ -35,8 +35,8 @@ impl WeightType {
     }
 
     /// Returns the GGML type for a matrix whose rows have `row_length` elements. `is_head` selects the type of the
-    /// output projection. If `row_length` is not a multiple of the block size, the result is a type with smaller blocks
-    /// or f16.
+    /// output projection. If `row_length` is not a multiple of the block size, returns a type with smaller blocks or
+    /// f16.
     pub fn ggml_dtype(self, row_length: usize, is_head: bool) -> GgmlDType {
         let requested = match self.block_dtype() {
             dtype if is_head && !has_whole_blocks(dtype, row_length) => GgmlDType::Q8_0,

@@ -15,10 +15,10 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;
 use crate::files::stamp::Stamp;
 
-/// Maximum size of a safetensors header in bytes, as in the safetensors library.
+/// Maximum header size in bytes, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// File length, modification time, and further metadata such as the status change time, which user code cannot forge.
+/// File length, modification time, and metadata that user code cannot forge, such as the status change time.
 type FileVersion = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
@@ -26,7 +26,7 @@ pub(super) struct Shard {
     /// Tensors, keyed by Hugging Face name.
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// File metadata when the file was opened.
+    /// Version of the file when it was opened.
     opened: FileVersion,
 }
 
@@ -95,8 +95,7 @@ impl Shard {
         })
     }
 
-    /// Fails if the file has changed since it was opened, because the weights may then come from two versions of the
-    /// file.
+    /// Fails if the file has changed since it was opened, because the weights may come from two versions.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = file_version(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {

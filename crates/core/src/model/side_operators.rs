@@ -25,7 +25,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Checks the operator's tensors for a stream with `hidden` channels. See [`check_weights`](super::check_weights).
+    /// Checks that the weights contain the operator's tensors for `hidden` channels. See
+    /// [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
         if let Some(shape) = self.form.shape(hidden) {

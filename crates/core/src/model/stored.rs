@@ -153,7 +153,7 @@ impl StoredTensor<'_> {
             let bytes = &mut bytes[..rows * stride];
             let pieces = bytes.par_chunks_mut(READ_BYTES).enumerate();
             first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ_BYTES) / width, bytes)))?;
-            // Each band of lines in `out` stays in the cache while all rows of the block are written to it.
+            // Each band of rows in `out` stays in the cache while the whole block is transposed into it.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
                 let column = band * TILE_COLUMNS;
                 let columns = lines.len() / total;
@@ -218,8 +218,8 @@ impl StoredTensor<'_> {
 }
 
 impl StoredTensor<'_> {
-    /// Implements [`read`](Self::read) for tensors that are quantized at load time: quantizes and dequantizes the
-    /// values. Rows must consist of whole blocks.
+    /// Implements [`read`](Self::read) for tensors that are quantized and dequantized at load time. Rows must consist
+    /// of whole blocks.
     fn read_rounded(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
         let plain = StoredTensor { quantized: None, float, info: self.info.clone(), ..*self };

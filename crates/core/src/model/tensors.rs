@@ -1,4 +1,4 @@
-//! Tensors in a backbone: their names in weight files, and their shapes.
+//! Names and shapes of the tensors in a backbone.
 //!
 //! The decoder requests each projection under its own name. If the files of an architecture fuse several projections
 //! (Phi-3) or use other names (Mixtral), [`open_checked_weights`] registers the mapping.
@@ -45,7 +45,7 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
     if tied && !weights.contains(EMBEDDING) && weights.contains(HEAD) {
-        // Weight files may contain either of the two tied matrices.
+        // Weight files of tied models may contain either of the two matrices.
         weights.alias(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -179,7 +179,7 @@ pub(crate) struct StoredPart {
     pub(crate) shape: Vec<usize>,
     /// Names and row counts of the requested tensors that this stored tensor concatenates.
     pub(crate) holds: Vec<(String, usize)>,
-    /// Sublayer whose branch ends with this projection. Operators on the branch are folded into this projection.
+    /// Sublayer whose branch ends with this projection, into which operators on the branch are folded.
     pub(crate) ends: Option<Sublayer>,
     /// For files with stacked experts: name and shape of the stacked tensor, and this tensor's first row in it.
     stacked: Option<(String, Vec<usize>, usize)>,
@@ -233,7 +233,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
     if part == ROUTER {
-        // In transformers' stacked form, Mixtral's router has a different name.
+        // In files with stacked experts, Mixtral's router has a different name.
         let stacked = (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), shape.to_vec(), 0));
         return (names.router.to_owned(), stacked);
     }
@@ -265,8 +265,8 @@ pub(crate) fn read_norm(config: &Config, weights: &Weights, name: &str, shape: &
     Ok(values)
 }
 
-/// Returns the factor √C if the architecture scales embeddings by it. The factor is rounded to the stored type, as in
-/// transformers. For GGUF files, it is an f32, as in llama.cpp.
+/// Returns the factor √C if the architecture scales embeddings by it. As in transformers, the factor is rounded to the
+/// stored type, except for GGUF files, for which llama.cpp uses f32.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
     config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {

@@ -7,14 +7,13 @@ use std::time::Instant;
 use super::program::{Program, Step, StepIdentity};
 use crate::error::Result;
 
-/// Model whose steps a trie can run. Implemented by engines and by test models.
+/// Model whose steps a trie can run. Engines and test models implement it.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) that the current step and the next steps need, so that they can be
-    /// prefetched.
+    /// Announces the weights ([`Step::weights`]) that the current and the next steps need, for prefetching.
     fn announce_weights(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
@@ -31,7 +30,7 @@ pub trait Model {
     /// Runs `Step::Head`.
     fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
 
-    /// Runs the `Step::Head` of a node. Override it if the output depends on the program.
+    /// Runs the `Step::Head` of a node. Models whose output depends on the program override this method.
     fn finish_at(&self, _node: usize, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output> {
         self.finish(batch, state)
     }
@@ -56,7 +55,7 @@ struct TrieNode {
     children: Vec<usize>,
     /// Programs that end at this node.
     ending_programs: Vec<usize>,
-    /// Number of programs that pass through this node or end at it.
+    /// Number of programs that contain this node.
     programs: usize,
     /// Whether this step and all following steps only need the scored rows.
     needs_only_scored_rows: bool,
@@ -115,8 +114,8 @@ impl Trie {
         trie
     }
 
-    /// Builds a trie like [`Self::new`], but for callers that only need the outputs of the heads. Steps after the last
-    /// attention run on scored rows only, so an observer sees fewer rows.
+    /// Builds a trie like [`Self::new`] for callers that only need the outputs of the heads. Steps after the last
+    /// attention run on the scored rows only, so an observer sees fewer rows.
     pub fn for_scoring(programs: &[Program]) -> Self {
         let mut trie = Self::new(programs);
         // Children have higher indices than their parents.
@@ -193,13 +192,12 @@ impl Trie {
         &self.nodes[node].step
     }
 
-    /// Returns the children of a node.
     pub(super) fn children(&self, node: usize) -> &[usize] {
         &self.nodes[node].children
     }
 
-    /// Divides a per-node quantity, such as seconds, among the programs. The value of a shared node is split equally
-    /// among its programs, and the total of the reference program among all programs.
+    /// Divides a per-node quantity, such as seconds, among the programs. A shared node is split equally among its
+    /// programs, and the total of the reference program among all programs.
     pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.sum_program_fractions(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;

@@ -126,7 +126,7 @@ impl WeightCache {
         }
     }
 
-    /// Announces which layers are needed now and next, and loads the next one in the background.
+    /// Announces the layers needed now and next, and loads the next layer in the background.
     pub(super) fn announce_weights(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (Storage::OnDemand { cache, .. }, Some(next)) = (&self.storage, next) {
             // An index past the last layer denotes the head.

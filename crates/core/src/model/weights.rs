@@ -102,8 +102,8 @@ impl Weights {
         self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows: None });
     }
 
-    /// Makes rows of the tensor `stored_name`, which has the given shape, available as `name`. The rows start at row
-    /// `first`. Their number follows from the requested shape.
+    /// Makes rows of the tensor `stored_name`, which has the given shape, available as `name`. The rows start at
+    /// `first`, and their number follows from the requested shape.
     pub(super) fn alias_rows(&mut self, stored_name: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows });
@@ -278,7 +278,7 @@ impl Weights {
 /// Tensor name and shard file name for each entry in an index.
 type ShardIndex = Vec<(String, String)>;
 
-/// Returns the paths of the weight files in a folder, and the entries of the shard index if there is one.
+/// Returns the paths of the weight files in a folder, and the shard index if there is one.
 fn find_weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));

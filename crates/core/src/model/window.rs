@@ -25,7 +25,7 @@ const SLIDING_ATTENTION: &str = "sliding_attention";
 /// a rotary embedding.
 ///
 /// # Errors
-/// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
+/// Fails if an entry is invalid, or if transformers does not support the windows for the architecture.
 pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -56,7 +56,6 @@ pub(super) fn parse(
 struct WindowFields<'a> {
     entries: &'a Entries<'a>,
     layers: usize,
-    /// Value of `layer_types`.
     layer_types: Option<Vec<&'a Value>>,
     /// Value of `use_sliding_window`.
     switch: Option<bool>,
@@ -108,7 +107,7 @@ impl WindowFields<'_> {
     /// Returns the windows according to `layer_types`. If `layer_types` is missing, all layers except every `every`-th
     /// have a window.
     fn parse_patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
-        // transformers builds the window masks unconditionally, so null is not allowed here.
+        // transformers always builds a window mask, so the width must not be null.
         let width = self.entries.count(WIDTH_KEY, MAX_CONTEXT_LENGTH)?;
         let named = key.filter(|key| self.entries.get(key).is_some());
         let every = named.map_or(Ok(every), |key| self.entries.count(key, MAX_CONTEXT_LENGTH))?;

@@ -80,8 +80,8 @@ pub(super) struct Rows {
 /// Batch rows that a query attends to: its prefix, and its segment up to the query itself.
 type AttendedRows = (Range<usize>, Range<usize>);
 
-/// Key of the groups with equal blocks: the number of keys, and each query's prefix and visible part of its segment.
-/// Row indices are relative to the first key.
+/// Number of keys, and the rows that each query attends to, relative to the first key. Blocks with equal shapes form
+/// groups.
 type GroupShape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {

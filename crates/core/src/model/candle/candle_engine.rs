@@ -68,7 +68,7 @@ pub struct CandleEngine {
     weight_cache: WeightCache,
     final_norm: Tensor, // [C]
     rotaries: Rotaries,
-    /// Distinct attention windows among the layers.
+    /// Distinct sliding-window sizes of the layers. `None` means full attention.
     windows: Vec<Option<usize>>,
     operators: OperatorCache,
     merged: MergedLayers<TensorPart>,
@@ -289,8 +289,8 @@ impl CandleEngine {
         }
     }
 
-    /// Returns whether all values of an f16 stream are finite, and `true` for other types. If a value exceeded the f16
-    /// range (65504), adds a note that names the step.
+    /// Returns whether all values of an f16 stream are finite, and `true` for other types. Adds a note about the step
+    /// if values overflowed (above 65504).
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);

@@ -61,7 +61,6 @@ pub(super) fn head_rows(logits: &Tensor) -> Result<Tensor> {
     Ok(logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?)
 }
 
-/// Converts a tensor to contiguous f32.
 fn contiguous_f32(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F32)?.contiguous()?)
 }
@@ -87,7 +86,7 @@ impl Number for half::f16 {
     const KIND: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16F;
 }
 
-/// Calls a generic method with the element type of a storage.
+/// Dispatches to the instance of a generic method for the element type of a storage.
 macro_rules! by_type {
     ($storage:expr, $op:ident.$method:ident($($argument:expr),*)) => {
         match $storage.dtype() {

@@ -91,8 +91,8 @@ pub(super) fn divergences(
     Ok(divergences)
 }
 
-/// Computes the logits of the given rows in f32. Half-precision products are accumulated in f32 and are not rounded
-/// back, because the softmax would amplify the rounding errors.
+/// Computes the logits of the given rows in f32. They are never rounded to half precision, because the softmax would
+/// amplify the rounding errors.
 ///
 /// # Shapes
 /// Like [`predictions`]; result `[rows, vocab]`.

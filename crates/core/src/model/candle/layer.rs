@@ -108,7 +108,7 @@ impl GatedTensors {
 }
 
 /// Computes the weighted sum of each row's expert outputs in f32, and rounds it once. Experts are selected on the host,
-/// but the routing weights stay on the device, so that gradients reach the router's input.
+/// but the routing weights stay on the device and are differentiable.
 fn mixture_of_experts(
     config: &Config,
     experts_config: Experts,

@@ -83,7 +83,7 @@ pub(crate) fn out_of_memory_error(error: &Error, cause: String) -> Error {
     Error::missing("out of device memory").at(cause).found(found).hint(hint)
 }
 
-/// Returns whether an error message is from the CUDA driver or one of its libraries.
+/// Returns whether an error message comes from the CUDA driver or cuBLAS.
 fn is_cuda_message(message: &str) -> bool {
     ["CUDA_", "CUBLAS_"].iter().any(|prefix| message.contains(prefix))
 }

@@ -16,7 +16,7 @@ use super::super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 
-/// Context length of the loaded models in tokens. The compared texts are shorter.
+/// Context length of the models in tokens. The compared texts are shorter.
 const MAX_POSITIONS: usize = 1 << 12;
 
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
@@ -149,7 +149,7 @@ fn rope_scaling(config: &Config) -> Result<Value> {
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         })),
-        Some(scaling) => Err(unsupported_error(&format!("rope type {} for {class}", scaling.name()))),
+        Some(scaling) => Err(unsupported_error(&format!("RoPE type {} for {class}", scaling.name()))),
     }
 }
 

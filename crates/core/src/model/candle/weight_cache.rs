@@ -21,8 +21,8 @@ use crate::model::tensor_name::{
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
 
-/// Layer or table in the cache. Matrices have the layout of weight files, `[out, in]`, and the engine's float type.
-/// Norms and biases are f32.
+/// Entry of the cache. Matrices have the layout of weight files, `[out, in]`, and the engine's float type. Norms and
+/// biases are f32.
 pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
     /// The output projection or the embedding, `[vocab, C]`.
@@ -31,7 +31,6 @@ pub(super) enum TensorPart {
 
 /// Weights of a layer as tensors, with matrices `[out, in]`.
 pub struct LayerTensors {
-    /// Layer index.
     pub index: usize,
     /// Norms before and after attention, and before and after the MLP, each `[C]`.
     pub norms: [Option<Tensor>; 4],

@@ -77,7 +77,6 @@ pub(in crate::model) fn read_config(file: &Gguf) -> Result<Map<String, Value>> {
     Ok(config)
 }
 
-/// Returns the embedding matrix.
 fn find_embedding(file: &Gguf) -> Result<&GgufTensor> {
     let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
     embedding.ok_or_else(|| {
@@ -112,8 +111,7 @@ impl LayerShape {
     }
 }
 
-/// Reader for an architecture's metadata entries. It records which entries were read, so that unread entries can be
-/// rejected.
+/// Reader for metadata entries that records which entries were read, so that unread entries can be rejected.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
@@ -146,7 +144,7 @@ impl EntryReader<'_> {
         Ok(rotary_width)
     }
 
-    /// Adds the config entries for sliding windows and, in models with windows, for the attention scale.
+    /// Adds the config entries for sliding windows and Gemma's attention scale.
     fn read_windows(&self, shape: &LayerShape, config: &mut Map<String, Value>) -> Result<()> {
         let every = match self.form.places {
             // llama.cpp does not apply windows in these architectures.
@@ -202,7 +200,7 @@ fn read_end_tokens(file: &Gguf) -> Result<Value> {
     })
 }
 
-/// Returns the f64 with the shortest decimal form that identifies an f32 entry: 0.00001 instead of
+/// Returns the f64 closest to the shortest decimal representation of an f32 entry, such as 0.00001 instead of
 /// 0.000009999999747378752.
 fn shortest_f64(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
@@ -215,7 +213,7 @@ fn unsupported_error(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.describe_entry(key))
 }
 
-/// Reads the RoPE scaling as a `rope_scaling` config entry. `entry` maps the name of a metadata entry to its full key.
+/// Reads the `rope_scaling` config entry. `entry` maps the name of a metadata entry to its full key.
 fn read_scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
     let factor = file.number(&scaling_key("factor", entry))?;

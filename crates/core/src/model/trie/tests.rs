@@ -36,8 +36,8 @@ impl Model for CountingModel {
     }
 }
 
-/// Returns the dense program with 6 layers, and programs that omit layers 2 and 3 and use different recoveries. One
-/// recovery occurs twice.
+/// Returns the dense program with 6 layers, and four programs without layers 2 and 3. Two of them have the same
+/// operator.
 fn programs() -> Vec<Program> {
     let a = Operator::diagonal(vec![1.0]).unwrap();
     let b = Operator::diagonal(vec![2.0]).unwrap();
@@ -77,7 +77,7 @@ fn trie_runs_exactly_the_steps_of_each_program() {
     }
 }
 
-/// A model that records the weights that each step needs, in order, and the maximum number of states kept.
+/// A model that records which weights the steps need, in execution order, and the maximum number of states kept.
 #[derive(Default)]
 struct WeightOrderModel {
     weights: RefCell<Vec<usize>>,
