@@ -18,20 +18,21 @@ fn main() {
     let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     println!("cargo::rustc-env=GHOSTLAB_COMMIT={commit}");
     println!("cargo::rustc-env=GHOSTLAB_DIRTY={dirty}");
-    // Rerun if the commit or a source file changes. Git's index is not watched, because even `git status` may write it.
+    // Rerun if the commit or a source file changes. Git's index is not watched, because even `git status` may update
+    // it.
     let of_git = ["HEAD", "refs/heads"].into_iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
     for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    // Strip function names, which take up a third of the binary and do not appear in messages. The profile sets `strip`
-    // too, but cargo ignores it for packages with their own `opt-level`.
+    // Strip function names, which take up a third of the binary and do not appear in messages. The release profile also
+    // sets `strip`, but cargo ignores it for packages with a separate `opt-level`.
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
     embed();
 }
 
-/// Lists the source files and folders of the program.
+/// Returns the source files and folders of the program, sorted by path.
 fn sources() -> Vec<String> {
     let crates = std::fs::read_dir("crates").into_iter().flatten().flatten();
     let of_crates =

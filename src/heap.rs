@@ -40,8 +40,7 @@ thread_local! {
     static UNREPORTED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Limits the heap of this process to `bytes`. `on_exceeded` is called before an allocation that would exceed the
-/// limit.
+/// Limits the heap of this process to `bytes`. An allocation that would exceed the limit calls `on_exceeded` first.
 pub fn set_limit(bytes: u64, on_exceeded: fn() -> !) {
     ON_EXCEEDED.get_or_init(|| on_exceeded);
     LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
@@ -112,9 +111,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Runs `work`. Returns its result and the peak heap growth of this thread in bytes. The peak is `None` if [`Heap`] is
-/// not the global allocator of the program. Allocations on other threads are not counted, even if those threads work on
-/// behalf of this one.
+/// Runs `work`, and returns its result with the peak heap growth of this thread in bytes. The peak is `None` if
+/// [`Heap`] is not the global allocator of the program. Allocations on other threads are not counted, even if those
+/// threads work on behalf of this one.
 pub fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(HeapCount { current: 0, peak: 0 }));
     // Allocate once to find out whether this allocator is the global allocator of the program.

@@ -1,5 +1,5 @@
 //! Files that are installed with the program or embedded in it, and the location of user data (layer 0 of the
-//! architecture). The files are the experiments, and the texts, tasks and backbones that the profile `tiny` uses.
+//! architecture). The files are the experiments, and the texts, tasks and backbones of the `tiny` profile.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! ghostlab prunes layers of language models, repairs the cut without training, and scores every variant.
+//! ghostlab removes layers from language models, repairs the models without training, and scores every variant.
 //!
 //! `ghostlab-core` implements the methods. This crate locates inputs, runs experiments, and stores and reports results.
 //! Its modules form layers, and each layer uses only those below it (docs/design.md §2):
@@ -36,8 +36,8 @@ pub mod search;
 pub mod starter;
 pub mod verify;
 
-/// Allocator for the test binary. With glibc's allocator, allocation takes 70 % of the run time of the simulation with
-/// 512 workers.
+/// Allocator for the test binary. With glibc's allocator, the simulation of 512 workers in `pipeline::exec` would spend
+/// 70 % of its time allocating.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

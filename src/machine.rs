@@ -57,7 +57,7 @@ fn build_gpu_identity(device: DeviceName, gpu: Option<Gpu>) -> Value {
     }
 }
 
-/// Describes a machine by the device and the number of threads in its [`identity`].
+/// Formats the device and the number of threads in a machine's [`identity`] for display.
 pub fn describe(identity: &Value) -> String {
     let cpu = identity["cpu"].as_str();
     let gpu = &identity["gpu"];
@@ -72,26 +72,26 @@ pub fn describe(identity: &Value) -> String {
 /// Directory in which the NVIDIA driver creates one subdirectory per GPU.
 const NVIDIA_GPUS_FOLDER: &str = "/proc/driver/nvidia/gpus";
 
-/// Returns the models of the GPUs that a driver lists in a directory.
+/// Returns the GPU models that the driver lists in `folder`.
 fn read_gpu_models(folder: &Path) -> Vec<String> {
     let folders = files::entries(folder).unwrap_or_default();
     folders.iter().filter_map(|gpu| read_field(gpu.join("information"), "Model")).collect()
 }
 
-/// Returns the ID that the scheduler gave to this job: `45_1` for an array task, or `46` for a single job. Returns
-/// `None` if there is no scheduler.
+/// Returns the Slurm job ID of this process: `45_1` for an array task, or `46` for a single job. Returns `None` outside
+/// Slurm.
 pub fn scheduler_job() -> Option<String> {
     read_job_id(|name| std::env::var(name).ok())
 }
 
-/// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
-/// of its tasks.
+/// Returns the job ID from environment variables, which `variable` reads. For an array task, it includes the task
+/// index, because all tasks share the ID of the array.
 fn read_job_id(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
-/// Returns the CPU model. The result is cached, because the system takes milliseconds to report it.
+/// Returns the CPU model. The result is cached, because reading `/proc/cpuinfo` takes milliseconds.
 fn read_cpu_model() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| read_field("/proc/cpuinfo", "model name")).clone()
@@ -127,7 +127,7 @@ fn read_kilobytes(file: &str, name: &str) -> Option<u64> {
 }
 
 /// Returns the command line of this process for run records. The path of the program is reduced to its name. Other
-/// paths are relative to the current directory if they are in it, and `~` stands for the home directory.
+/// paths are relative to the current directory if they are in it, and `~` replaces the home directory.
 pub fn command_line() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shorten_paths(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -177,8 +177,8 @@ fn process_memory_left(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Opti
 }
 
 /// Returns the bytes left under the limits of the cgroups and their parents, or `None` if there are no limits. `groups`
-/// is the content of `/proc/self/cgroup`, with lines such as `number:controllers:path`. `root` is the mount point of
-/// the cgroup file system.
+/// is the content of `/proc/self/cgroup`, with lines of the form `number:controllers:path`. `root` is the mount point
+/// of the cgroup file system.
 fn cgroup_memory_left(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn array_task_id_includes_the_array_index() {
-        // Slurm sets these variables in the last task of an array, and only the first of them in a single job.
+        // The job ID of the last task in an array equals the array ID. A single job has only a job ID.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job_id(&task).as_deref(), Some("45_1"));
         assert_eq!(job_id(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));

@@ -8,7 +8,8 @@ use ghostlab::sandbox;
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
-/// Files embedded in the program. They are not part of the library, because the library is linked into every test.
+/// Files embedded in the program. They are included here and not in the library, because every test binary links the
+/// library.
 static EMBEDDED: EmbeddedFiles = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {

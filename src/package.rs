@@ -191,7 +191,8 @@ mod tests {
         }
     }
 
-    /// Builds a zip archive with one deflated entry. As configured in this build, the zip crate cannot write one.
+    /// Builds a zip archive with one deflated entry. The zip crate is built without compression, so it cannot write
+    /// one.
     fn build_deflated_zip(name: &str, content: &[u8]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(content).unwrap();

@@ -1,13 +1,13 @@
-//! Turns the cells of a grid into stored objects, and reads their results.
+//! Plans the computations for a [`Grid`](crate::grid::Grid), runs them, and reads the results from the store.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | [`identity`] | settings and input hashes that determine a result |
 //! | [`env`] | environment of a job: inputs, models, store, leases, limits and reporter |
 //! | [`stage`] | kinds of stored objects, and the jobs that compute them |
-//! | [`plan`] | keys of the objects that a grid needs, which of them are stored, and the cost of the others |
+//! | [`plan`] | keys of the objects that a grid needs, and the cost of computing those that are missing |
 //! | [`outcome`] | results of a grid, read from the store |
-//! | [`exec`] | runs the jobs of a plan: preflight checks, schedule, workers, events |
+//! | [`exec`] | preflight checks, job scheduling, workers, and records of runs |
 //!
 //! Each module depends only on the modules above it in this table.
 

@@ -103,7 +103,7 @@ fn calibration_larger_than_its_text_prints_a_note() {
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");
         let log = world.run_ok(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
-        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000, so each token is drawn 2.1";
+        let note = "calibration train:200x64@0 draws 12800 tokens from 6000 tokens of text, so each token is drawn 2.1";
         assert_eq!(log.contains(note), noted, "{log}");
     }
 }

@@ -17,7 +17,7 @@ use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightTyp
 use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
 use ghostlab_store::Key;
 
-/// Properties of a backbone and its engine that go into keys.
+/// Properties of a backbone and its engine that are part of keys.
 #[derive(Debug, Clone, Copy)]
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
@@ -45,7 +45,7 @@ impl BackboneKeyParts<'_> {
             identity["engine"] = json!(name);
             identity["operations"] = json!(FUSED_OPERATIONS);
         }
-        // Keys without `head` or `attention` belong to results for which that computation ran in f32.
+        // If a key lacks `head` or `attention`, that part of the forward pass ran in f32.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -56,8 +56,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a suffix for lease and journal names. Engines do not share chunks, so each engine needs its own names.
-    /// Empty for the f32 CPU engine with weights as stored.
+    /// Returns a suffix for lease and journal names. Engines do not share chunks, so their names must differ. The
+    /// suffix is empty for the f32 CPU engine with weights as stored.
     pub(crate) fn engine_suffix(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
@@ -98,14 +98,14 @@ pub struct BackbonePlan {
 /// Calibration of a backbone on one text.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration of the first cell that uses it, with `operator_sequences` set to `sequences`. The number of
+    /// Calibration of the first cell that uses this plan, with `operator_sequences` set to `sequences`. The number of
     /// sequences on which operators are solved depends on the variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
-/// Windows of a text or documents of a task to score, and whether to compare them with the dense model.
+/// Windows of a text or documents of a task to score, and whether to compare variants with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
     /// Random sample of the windows or documents, or `None` to score all of them.
@@ -114,7 +114,7 @@ pub struct ScoredExtent {
     pub damage: bool,
 }
 
-/// Text or task to score.
+/// Text or task on which variants are scored.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum EvalTarget {
@@ -151,7 +151,7 @@ pub struct Evaluation {
     /// Identity of the measurement. [`Identity::with_measure`] combines it with a variant to identify the scores.
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// Name of the journal. It is also the prefix of the lease names.
+    /// Name of the journal for partial results. It is also the prefix of the lease names.
     pub journal: String,
     /// Whether the variants generate text.
     pub generates: bool,
@@ -260,7 +260,7 @@ impl Variant {
 }
 
 impl BackbonePlan {
-    /// Returns the properties of the backbone and its engine that go into keys.
+    /// Returns the properties of the backbone and its engine that are part of keys.
     pub fn key_parts(&self) -> BackboneKeyParts<'_> {
         let Self { name, content, engine, config, batch_tokens, .. } = self;
         let engine = engine.id();

@@ -60,7 +60,7 @@ impl<'a> Deref for RunContext<'a> {
     }
 }
 
-/// Start of a run's idle time, and its polling interval.
+/// Idle time of a run, and the interval at which the run polls for free work.
 struct Idle {
     /// Time of the last progress, on the store's clock.
     since: Duration,
@@ -145,7 +145,7 @@ impl<'a> RunContext<'a> {
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
-    /// Returns whether a new score should be reported. A worker reports only scores that it has computed itself.
+    /// Returns whether to report a score. A worker reports only scores that it has computed itself.
     pub(crate) fn reports_score(&self, key: &Key) -> bool {
         self.worker_limits.is_none() || lock(&self.fresh_scores).contains_key(key.hash())
     }
@@ -206,7 +206,7 @@ impl<'a> RunContext<'a> {
         self.check_stop()
     }
 
-    /// Reports work on a job that another process or an earlier run has done.
+    /// Reports progress that another process or an earlier run has made on a job.
     pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
         self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
     }
@@ -272,7 +272,7 @@ impl<'a> RunContext<'a> {
         (idle.since, idle.backoff) = (self.store.now(), Backoff::default());
     }
 
-    /// Waits for other processes, with exponential backoff.
+    /// Waits for work that other processes have leased, with exponential backoff.
     ///
     /// # Errors
     /// Fails if the user interrupts the run, or if the idle timeout of the worker expires ([`Self::has_timed_out`]).
@@ -313,8 +313,8 @@ pub(crate) struct CalibrationJob<'a> {
 }
 
 impl CalibrationJob<'_> {
-    /// Fails if the weights have changed since they were hashed, or if the lease was lost. Must be called before
-    /// results are stored.
+    /// Checks that the lease is still held and that the weights have not changed since they were hashed. Must be called
+    /// before results are stored.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.guard.check()?;
         self.models.check_unchanged(self.backbone)
@@ -350,7 +350,8 @@ impl<'a> LeaseGuard<'a> {
         !self.lease.is_held()
     }
 
-    /// Records progress and resets the count of crashes, because the remaining work did not cause them.
+    /// Records progress. The first call resets the crash count of the job, because the remaining work did not cause
+    /// those crashes.
     pub(crate) fn record_progress(&self) {
         if !self.has_progressed.replace(true) {
             self.run.store.clear_deaths(self.name);

@@ -75,7 +75,7 @@ impl Default for Backoff {
     }
 }
 
-/// Acquires a lease, waiting while another process holds it.
+/// Acquires a lease. If another process holds it, waits and reports this once, with `what` as the label.
 ///
 /// # Errors
 /// Fails if the store is not writable, or if the user interrupts the run.

@@ -1,4 +1,4 @@
-//! Events of a run, for display and for records.
+//! Events of a run, for progress output and run records.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub struct JobStarted {
     pub flops: f64,
 }
 
-/// Kind of a work item. Each kind has its own measured rate, in floating-point operations per second.
+/// Kind of a work item. Rates in floating-point operations per second are measured for each kind separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
@@ -50,8 +50,8 @@ pub struct WorkItem {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run has started. Of all `cells` and `scores`, `complete` cells and `scored` scores are already stored.
-    /// `flops` is the estimated remaining work.
+    /// The run has started. `complete` of the `cells` and `scored` of the `scores` are already stored. `flops` is the
+    /// estimated remaining work.
     Planned {
         cells: usize,
         complete: usize,
@@ -113,8 +113,8 @@ pub enum Event {
     },
 }
 
-/// Consumer of events. For each job, it receives `Started`, `Advanced` and, unless the run is stopped, `Finished`. The
-/// events may come from several threads.
+/// Consumer of events, which may come from several threads. Each job sends `Started`, `Advanced` and, unless the run is
+/// stopped, `Finished`.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }

@@ -24,7 +24,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// Hashes of the input files of a grid.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
-    /// Number of documents in each task that has a limit.
+    /// Number of documents in each built-in task that has a limit.
     documents: BTreeMap<String, usize>,
     /// Content hash of each backbone, by folder.
     contents: BTreeMap<PathBuf, String>,
@@ -52,7 +52,7 @@ fn new_file_error(file: &Path) -> Error {
 }
 
 impl Inputs {
-    /// Hashes all input files except the grid file. The settings in the grid file go into the keys directly.
+    /// Hashes all input files except the grid file, whose settings are part of the keys.
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
@@ -101,7 +101,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a tokenizer, which covers its file and the tokens that neighboring files add.
+    /// Returns the hash of a tokenizer, including the tokens that neighboring files add.
     fn hash_tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer_path(folder);
         let file_hash = self.file_hash(&file)?.to_owned();
@@ -200,7 +200,7 @@ impl Inputs {
         Ok((DocumentLimit::new(limit)?.apply(documents) < documents).then_some(limit))
     }
 
-    /// Returns the hashes by path, for the record of a run.
+    /// Returns the SHA-256 of each input file, by path.
     pub fn hashes_by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
@@ -260,7 +260,7 @@ fn shortage_warnings(grid: &Grid) -> Vec<String> {
         if !recovery.rule.is_fitted() {
             continue;
         }
-        // A config that cannot be read is reported elsewhere.
+        // Ignore configs that cannot be read. Planning the backbone reports them.
         let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
             let backbone = grid.backbones.get(&cell.backbone)?;
             Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)

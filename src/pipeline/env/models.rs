@@ -9,7 +9,7 @@ use super::inputs::Inputs;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Engine loader. Tests substitute their own.
+/// Loader for engines. Tests replace it.
 pub(crate) trait Engines: Sync {
     /// Loads a backbone. Its weights use at most `max_weight_bytes` of memory, and at most `max_device_bytes` of device
     /// memory.
@@ -73,7 +73,8 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Checks that the weights have not changed, if layers are loaded on demand.
+    /// Checks that the weight files have not changed since they were hashed. Skipped if all weights are in memory on
+    /// the CPU.
     ///
     /// # Errors
     /// Fails with exit code 2 if a file has changed. The error names the file.
@@ -94,7 +95,7 @@ impl<'a> Models<'a> {
         self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
-    /// Unloads a backbone whose jobs are all done.
+    /// Unloads a backbone, if it is loaded.
     pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }

@@ -15,20 +15,20 @@ pub struct RunSettings {
     pub device_memory: Option<u64>,
     /// Number of tokens per batch. The default depends on the engine.
     pub batch_tokens: Option<usize>,
-    /// Maximum number of bytes of activations to spool in one pass. If a selection may need more, a second pass spools
-    /// only the sites that were chosen.
+    /// Maximum number of bytes of activations to spool in one pass. If more are needed while layers are not selected
+    /// yet, a second pass spools only those at the selected layers.
     pub spool_bytes: u64,
     /// Maximum number of jobs to run in parallel.
     pub jobs: usize,
     /// Maximum memory for all jobs in bytes, including weights. Defaults to most of the free memory.
     pub memory: Option<u64>,
-    /// Maximum size of the store in bytes, unless the grid needs more.
+    /// Maximum size of the store in bytes. It is exceeded if the grid needs more.
     pub store_limit: Option<u64>,
     /// Number of times that a failed job is retried.
     pub retries: u32,
     /// Whether to repeat latency measurements that are already stored.
     pub retime: bool,
-    /// Whether to repeat noisy timing sessions. Set if the latencies will be recorded.
+    /// Whether to repeat noisy timing sessions. True for latencies that will be recorded.
     pub settle: bool,
 }
 

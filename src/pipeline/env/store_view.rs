@@ -12,7 +12,7 @@ use ghostlab_store::{Key, Lookup, Store, StoredObject};
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// Stored but damaged. The next run computes the object again.
+    /// Stored but damaged, so the object must be computed again.
     Damaged(Error),
     Whole(StoredObject),
 }
@@ -38,17 +38,17 @@ impl StoreView {
         Self { surveyed, changed: Mutex::default() }
     }
 
-    /// Returns the state that the survey found.
+    /// Returns the state of an object when the store was surveyed.
     pub(crate) fn surveyed(&self, key: &Key) -> &ObjectState {
         self.surveyed.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
 
-    /// Returns the states of all objects that the survey found.
+    /// Returns the surveyed states of all stored objects.
     pub(crate) fn surveyed_states(&self) -> impl Iterator<Item = &ObjectState> {
         self.surveyed.values()
     }
 
-    /// Replaces the state that the survey found.
+    /// Replaces the surveyed state of an object.
     pub(crate) fn set_surveyed(&mut self, key: &Key, state: ObjectState) {
         self.surveyed.insert(key.hash().to_owned(), state);
     }

@@ -1,4 +1,4 @@
-//! Runs a grid: creates the plan, runs the preflight checks and the jobs, and reads the results from the store.
+//! Runs a grid: creates the plan, checks it, runs its jobs, and reads the results from the store.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -68,7 +68,7 @@ pub enum WorkerOutcome {
 
 /// Works on a grid together with other workers until no work is left for this process.
 ///
-/// Latencies are measured only by [`run`], because other load on the machine would distort them.
+/// Workers do not measure latencies, because other workers on the same machine would distort them.
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
@@ -80,7 +80,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<WorkerOutcome> {
-    // The store counts the attempts of all workers together, so a single worker does not retry.
+    // The store counts failed attempts across all workers, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
     let env = RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) };
     run_all(grid, env, &|_, _| (), |_, context| {
@@ -100,8 +100,8 @@ pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Repor
     }
 }
 
-/// Runs the missing jobs. Calls `surveyed` before the first job and `end` after the last one. `end` returns the number
-/// of complete cells, the number of failed cells, and the value to return.
+/// Runs the jobs whose results are missing. Calls `surveyed` before the first job and `end` after the last one. `end`
+/// returns the number of complete cells, the number of failed cells, and the value to return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -171,8 +171,8 @@ fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<WorkItem> {
     .collect()
 }
 
-/// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. After that, no other
-/// process deletes these objects.
+/// Reserves the objects that the run will use, and waits for a concurrent garbage collection to finish. After that, no
+/// other process deletes these objects.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
@@ -200,7 +200,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let job_context = JobContext { run: context, models, programs };
     let hooks =
         GridTaskHooks { plan, job_context, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
-    // Jobs that must not run in parallel with others come last, one at a time.
+    // Jobs that must run alone come last, one at a time.
     for alone in [false, true] {
         let tasks = incomplete_tasks(plan, job_context, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -328,7 +328,7 @@ pub(super) fn attempt(
 }
 
 /// Runs a job, and retries it up to the limit in the settings. If the last attempt fails, marks the cells of the job as
-/// failed.
+/// failed. A worker instead leaves the retry to the next worker.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
@@ -352,7 +352,7 @@ fn run_with_retries(
         }
         match error.kind() {
             ErrorKind::Missing => return Err(error),
-            // The attempt has been recorded. The next process decides whether to retry.
+            // The failed attempt is recorded in the store. The next worker decides whether to retry.
             ErrorKind::Job if context.worker_limits.is_some() => {
                 context.note(error.one_line());
                 return Ok(JobStatus::Contended);

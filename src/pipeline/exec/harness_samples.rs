@@ -1,5 +1,4 @@
-//! Requests and answers for each document, in the format of the files `samples_TASK_….jsonl` that lm-evaluation-harness
-//! writes.
+//! Requests and answers for each document, in the format of lm-evaluation-harness's `samples_TASK_….jsonl` files.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;
@@ -17,10 +16,10 @@ use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::tokens::request_tokens;
 use ghostlab_store::Store;
 
-/// Returns the samples for the first cell, by task name. Only user-defined tasks have samples.
+/// Returns the label and the samples of each task in the first cell of a grid. Only user-defined tasks have samples.
 ///
 /// # Errors
-/// Fails if the inputs have changed since they were scored.
+/// Fails if the inputs have changed since the tasks were scored.
 pub fn harness_samples(
     grid: &Grid,
     settings: RunSettings,
@@ -86,7 +85,7 @@ fn build_task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answe
     Ok(samples)
 }
 
-/// Returns the arguments of the requests for a document, under the names that lm-evaluation-harness uses.
+/// Returns the arguments of a document's requests, named as in lm-evaluation-harness.
 fn build_arguments(requests: &[Request]) -> Map<String, Value> {
     requests
         .iter()
@@ -129,7 +128,7 @@ fn build_responses(answer: &Answer) -> Value {
     }
 }
 
-/// Formats an answer as lm-evaluation-harness does, with numbers as strings.
+/// Encodes an answer like lm-evaluation-harness, with numbers as strings.
 fn encode_answer(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {

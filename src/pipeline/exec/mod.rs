@@ -1,5 +1,5 @@
-//! Runs a grid: preflight checks, scheduling of jobs, resource limits, events and interruption. The jobs themselves are
-//! in [`stage`](super::stage).
+//! Runs a grid: preflight checks, job scheduling, resource limits, events and interruption. The jobs are defined in
+//! [`stage`](super::stage).
 
 mod grid_run;
 mod harness_samples;

@@ -1,6 +1,6 @@
 //! Checks that run before the first job: weights, methods, texts, memory and disk space.
 //!
-//! `run`, `worker`, `plan` and `submit` share these checks and their messages.
+//! The commands `run`, `worker`, `plan` and `submit` share these checks.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
@@ -36,7 +36,7 @@ pub struct Preflight {
     pub estimate: Estimate,
 }
 
-/// Function that receives the plan and the state of the store before anything is computed.
+/// Callback that receives the plan and the state of the store before anything is computed.
 pub type SurveyHook<'a> = &'a dyn Fn(&Plan<'_>, &StoreState);
 
 /// Surveys the store and calls `surveyed`. Then checks the plan, tokenizes its texts, and checks that there is enough
@@ -73,7 +73,8 @@ pub fn preflight(
     Ok(Preflight { state, estimate })
 }
 
-/// Estimates the costs, and checks that there is enough disk space. Texts that have not been tokenized yet are ignored.
+/// Estimates the costs, and checks that there is enough disk space. Costs of texts that have not been tokenized yet are
+/// not included.
 fn check_disk(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -87,7 +88,7 @@ fn check_disk(
     };
     let estimate = Estimate::from_plan(plan, state, settings.spool_bytes, memory)?;
     let incoming = estimate.incoming();
-    // Space that will be freed when the size limit of the store is enforced.
+    // Number of bytes that will be freed when the size limit of the store is enforced.
     let evicted_bytes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming);
         Ok(quota.evicted.iter().map(InventoryItem::bytes).sum())
@@ -114,8 +115,8 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
-                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}, so each token is \
-                 drawn {:.1} times on average",
+                "backbone {}: calibration {calibration} draws {drawn} tokens from {corpus_tokens} tokens of text, so each \
+                 token is drawn {:.1} times on average",
                 backbone.name,
                 drawn as f64 / corpus_tokens.max(1) as f64
             );
@@ -171,7 +172,7 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
 /// will free.
 ///
 /// # Errors
-/// Fails with exit code 3. The error states the required and the free space.
+/// Fails with exit code 3 if the disk has too little free space or too few free inodes.
 fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
     let needed = (estimate.incoming(), estimate.cost.inodes);
     let free = (
@@ -197,11 +198,12 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
     }
 }
 
-/// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any text is drawn.
+/// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any windows are drawn.
 fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(available) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
+        // The windows of all texts are drawn in parallel, and each text needs two copies of its token ids while they
+        // are written.
         let missing = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
         let needed = missing.clone().map(token_bytes).fold(0, u64::saturating_add);
         let largest = missing.max_by_key(|calibration| token_bytes(calibration)).filter(|_| needed > available);
@@ -219,8 +221,8 @@ fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: 
     Ok(())
 }
 
-/// Returns the memory in bytes for drawing the windows of a calibration: two copies of the token ids, and of the start
-/// of each window.
+/// Returns the memory in bytes for drawing the windows of a calibration: two copies of the token ids and of the window
+/// starts.
 fn token_bytes(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
@@ -245,8 +247,8 @@ fn check_job_memory(
     check_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
-/// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
-/// many. `incoming` is the number of bytes that the run has yet to write.
+/// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports the
+/// evictions. `incoming` is the number of bytes that the run has yet to write.
 pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, env: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *env;
     let Some(limit) = settings.store_limit else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Reads the stored results of a grid, and the failures recorded for its other cells.
+//! Reads the stored results of a grid, and the recorded failures of its cells.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ pub fn read_stored(
     Ok(outcome)
 }
 
-/// Returns why incomplete cells failed, by cell index. The reason is that of the last failed attempt to compute an
-/// object, a calibration or a score chunk of the cell.
+/// Returns the failure reasons of incomplete cells, by cell index. Each reason comes from the last failed attempt to
+/// compute an object, a calibration or a chunk of scores for the cell.
 fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,

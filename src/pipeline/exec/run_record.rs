@@ -36,7 +36,7 @@ pub enum RunState {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Id of the process in the store.
+    /// ID under which the process is registered in the store.
     pub process: String,
     pub grid: String,
     #[serde(serialize_with = "crate::files::serialize_path::one")]
@@ -58,9 +58,10 @@ pub struct RunRecord {
     pub scored: usize,
     /// Reasons for failures, by cell name. A failure of the whole run has the key `the run`.
     pub failures: BTreeMap<String, String>,
-    /// Running jobs by id. Each has a label, the number of tokens done, and the total number of tokens.
+    /// Label, number of processed tokens and total number of tokens of each running job, by job id.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// Total number of floating-point operations, as estimated by the cost model. `flops_done` of them are done.
+    /// Floating-point operations that remained at the start, as estimated by the cost model. `flops_done` of them are
+    /// done.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
@@ -94,8 +95,8 @@ impl RunRecord {
         records
     }
 
-    /// Returns the rate of the newest run with the same engine and machine, in operations per second. See
-    /// [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
+    /// Returns the rate of the newest run on an engine and machine, in floating-point operations per second. The
+    /// arguments come from [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
     /// [`Plan::machine`](crate::pipeline::plan::Plan::machine).
     pub fn latest_rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let mut computing =
@@ -131,7 +132,7 @@ struct RecorderState {
 
 /// Minimum interval between writes that only update the progress.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between the writes of a worker. Hundreds of workers may share a file server.
+/// Minimum interval between the writes of a worker. It is longer, because hundreds of workers may share a file server.
 const WORKER_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
@@ -179,7 +180,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Records that a run failed or was interrupted, unless it has reported [`Event::Ended`].
+    /// Records that a run failed or was interrupted. Replaces the state that [`Event::Ended`] has set.
     pub fn record_failure(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;

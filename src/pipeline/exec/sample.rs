@@ -1,5 +1,5 @@
-//! Recomputes a sample of a grid's scores: some chunks of each evaluation, and the selections and operators that
-//! these need. Stored scores are not read.
+//! Recomputes a sample of a grid's scores for `ghostlab verify`: some chunks of each evaluation, and the selections and
+//! operators that they need. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub struct SampledCell {
     /// Index of the cell in the grid.
     pub cell: usize,
     pub identity: Arc<Identity>,
-    /// Layers that were selected, or `None` for a dense backbone.
+    /// Layers selected for removal. `None` for a dense backbone, or if the selection failed.
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
@@ -96,7 +96,8 @@ pub struct DocumentLoss {
     pub tokens: usize,
 }
 
-/// Function that selects chunks of an evaluation. Its last argument is the total number of chunks.
+/// Function that returns the indices of the chunks to sample from an evaluation. Its last argument is the total number
+/// of chunks.
 pub type ChunkSampler<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
 /// Estimated cost of recomputing a sample.
@@ -106,7 +107,7 @@ pub struct SampleCost {
     pub calibrations: usize,
     /// Number of chunks of windows or documents.
     pub chunks: usize,
-    /// Number of FLOPs according to the cost model.
+    /// Number of FLOPs, as estimated by the cost model.
     pub flops: f64,
 }
 
@@ -148,8 +149,8 @@ pub fn estimate_sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators for the cells of a grid, and their scores on the drawn chunks. Selections and
-/// operators in `store` are reused, so the store should contain only objects that the caller trusts.
+/// Computes the selections and operators for the cells of a grid, and scores the cells on the sampled chunks.
+/// Selections and operators in `store` are reused, so the store should contain only objects that the caller trusts.
 ///
 /// # Errors
 /// Fails if the whole run fails. If only one cell fails, its result contains the reason.
@@ -233,7 +234,7 @@ fn score_sampled(
         if drawn.is_empty() {
             continue;
         }
-        // Cells that share a score key are computed only once.
+        // Cells that share a score key are scored only once.
         let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
             .iter()
             .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
@@ -269,7 +270,7 @@ fn score_sampled(
     Ok(all)
 }
 
-/// Returns the values of all chunks. Chunks that were not drawn have an empty list.
+/// Returns the values of each chunk. The list for a chunk that was not drawn is empty.
 fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     let chunks = variant.chunks.iter().enumerate();
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
@@ -366,8 +367,8 @@ impl SampledValues {
             .map(|span| self.drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
             .collect();
         let task = documents.task(definition)?;
-        // A perplexity is normalized by the length of all documents, so all of them are kept. If answers are generated,
-        // filters must only get documents whose answers were generated.
+        // A perplexity is normalized by the length of all documents, so all of them are kept. Filters of generated
+        // texts, however, must not see documents without a generated text.
         let indices: Vec<usize> = (0..documents.len()).filter(|at| generations.is_none() || complete[*at]).collect();
         let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
         let mut all = BTreeMap::new();
@@ -385,9 +386,9 @@ impl SampledValues {
     }
 }
 
-/// Returns the values of one metric for the documents in the sample, or `None` if the metric has no values per
-/// document. `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens`
-/// returns the number of scored tokens in a document.
+/// Returns the values of one metric for the documents in the sample, or `None` if the metric has no per-document
+/// values. `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens` returns
+/// the number of scored tokens in a document.
 fn defined_items(
     aggregation: Aggregation,
     items: &[Item],

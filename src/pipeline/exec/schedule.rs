@@ -1,4 +1,4 @@
-//! Runs jobs in dependency order, and in parallel as far as the limits on memory and number of jobs permit.
+//! Runs tasks in dependency order, and in parallel within limits on memory and on the number of tasks.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -14,7 +14,7 @@ pub(super) struct ScheduledTask<'a> {
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
-    /// Whether the task has a single lease, so that one process does all of its work.
+    /// Whether the task has a single lease, so that it cannot be divided among processes.
     pub(super) is_exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Limits {
     pub(super) memory: u64,
 }
 
-/// Hooks that the scheduler calls.
+/// Callbacks of the scheduler.
 pub(super) trait TaskHooks: Sync {
     /// Unloads a model that no running task uses.
     fn unload_model(&self, model: usize);
@@ -123,8 +123,8 @@ pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, h
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, or `None` if no task can start. Prefers a task for the model of the task that was
-/// started last. Unloads models without running tasks if the task needs their memory.
+/// Returns the next task to run, or `None` if no task can start. Prefers tasks with the same model as the task that was
+/// started last. Unloads models without running tasks if the chosen task needs their memory.
 fn next_task(
     tasks: &[ScheduledTask<'_>],
     models: &[u64],

@@ -1,13 +1,13 @@
-//! Estimates how much time a run still needs, based on the remaining work and on measured rates.
+//! Estimates the remaining time of a run from the remaining work and from measured rates.
 
 use std::collections::BTreeMap;
 
 use crate::pipeline::env::event::{Event, WorkItem, WorkKind};
 
-/// Backbone name and kind of work. All work with the same values is assumed to run at the same rate.
+/// Backbone name and kind of work. Work items of one group are assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator for the remaining time of a run, updated by its events. Event times may come from any clock, in seconds.
+/// Estimator for the remaining time of a run, updated by the run's events. Event times are in seconds, on any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     items: BTreeMap<String, ItemProgress>,
@@ -21,13 +21,13 @@ pub struct TimeLeft {
 struct ItemProgress {
     group: RateGroup,
     planned: f64,
-    /// Floating-point operations of all jobs that have started. `done` of them are done.
+    /// Floating-point operations of the item's jobs that have started. `done` of them are finished.
     begun: f64,
     done: f64,
     is_finished: bool,
 }
 
-/// Work done by this process, and the time it took.
+/// Floating-point operations of a group that this process has done, and the time that they took.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -46,8 +46,8 @@ const MIN_REMAINING_FRACTION: f64 = 0.02;
 impl TimeLeft {
     /// Updates the estimate with an event that occurred at the time `now`.
     pub fn record_event(&mut self, event: &Event, now: f64) {
-        // Operators are solved and files are read after a job has ended. That time counts towards the work item of the
-        // job.
+        // The time since the last event counts towards the group that was running. It may include work without progress
+        // events after a job, such as solving operators.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -61,8 +61,7 @@ impl TimeLeft {
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(item) = self.items.get_mut(&job.work) {
                     item.begun += job.flops;
-                    // When the scoring of a text starts, the removed layers are known, so its cost is exact from then
-                    // on.
+                    // When scoring starts, the removed layers are known, so the cost of the job is exact.
                     item.planned = match item.group.1 {
                         WorkKind::Calibrate => item.planned.max(item.begun),
                         WorkKind::Score | WorkKind::Time => item.begun,
@@ -91,8 +90,9 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(item) = self.items.get_mut(work).filter(|item| !item.is_finished) {
                     item.is_finished = true;
-                    // Count the remaining operations as done, because solving reports no progress. If an earlier run
-                    // did part of the calibration, it is unknown how much is left, so nothing is counted.
+                    // Count the remaining operations as done, because solving reports no progress. If less than half of
+                    // the planned operations were started, an earlier run has probably done the others, so nothing is
+                    // counted.
                     if item.begun > item.planned / 2.0 {
                         let rest = (item.planned - item.done).max(0.0);
                         self.rates.entry(item.group.clone()).or_default().flops += rest;
@@ -117,8 +117,8 @@ impl TimeLeft {
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
-    /// Returns the estimated number of seconds left. `None` means that there was no progress yet, and 0 that nothing is
-    /// left.
+    /// Returns the estimated number of seconds left, which is 0 if the work is finished. Returns `None` before any
+    /// progress.
     pub fn seconds(&self) -> Option<f64> {
         let mut left = self.items.values().filter(|item| !item.is_finished).peekable();
         if left.peek().is_none() {
@@ -138,7 +138,8 @@ impl TimeLeft {
         )
     }
 
-    /// Returns the combined rate of the matching groups in operations per second.
+    /// Returns the combined rate of the matching groups in floating-point operations per second, or `None` if it is
+    /// unknown.
     fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
         let flops = rates().map(|rate| rate.flops).sum::<f64>();
@@ -235,7 +236,7 @@ mod tests {
         estimates
     }
 
-    /// Returns the work for two backbones that run at different rates. Scoring costs a third more than planned.
+    /// Returns work items for two backbones. Scoring costs a third more than planned.
     fn grid() -> Vec<SimulatedItem> {
         vec![
             calibrate("small c4", 1.0),

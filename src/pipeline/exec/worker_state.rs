@@ -9,16 +9,16 @@ use crate::pipeline::env::coordination::lock;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Lease, LeaseResult, Store};
 
-/// State that a worker keeps to coordinate with the others.
+/// State that a worker keeps to share the work with other workers.
 #[derive(Default)]
 pub(super) struct WorkerState {
     pub(super) seat: SeatLease,
     pub(super) seen_leases: SeenLeases,
 }
 
-/// Lease that shows other workers which backbone a worker has loaded. Each backbone has numbered leases, called seats,
-/// so the leased seats count its workers. A worker chooses the backbone with the fewest workers, and stays with it
-/// until the backbone is finished. It thus loads only one backbone at a time.
+/// Lease that shows other workers which backbone a worker has loaded. Each backbone has numbered leases, called seats.
+/// The number of leased seats is the number of workers on the backbone. A worker chooses the backbone with the fewest
+/// workers, and stays with it until the backbone is finished. A worker thus loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatLease(Mutex<Option<Lease>>);
 
@@ -53,13 +53,13 @@ impl SeatLease {
 /// Prefix of the names of seat leases.
 const SEAT_PREFIX: &str = "at-";
 
-/// Leases of other workers when they were last read, by job. A job is not retried while its leases are unchanged,
-/// because none of its chunks can have become free.
+/// Last known leases of other workers, by job. A job is not retried while its leases are unchanged, because no chunk
+/// can have become free.
 #[derive(Default)]
 pub(super) struct SeenLeases(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
 impl SeenLeases {
-    /// Time after which a job is retried even if its leases are unchanged. The workers that hold them may have died.
+    /// Time after which a job is retried even if its leases are unchanged, because their owners may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
     /// Returns whether to skip a task because other workers hold its leases. An exclusive task is skipped as soon as it

@@ -32,7 +32,7 @@ impl SettingPath {
         self.0.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Returns whether the path is equal to `parent` or below it.
+    /// Returns whether the path equals `parent` or is below it.
     pub fn is_of(&self, parent: &str) -> bool {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -55,7 +55,7 @@ impl Borrow<str> for SettingPath {
     }
 }
 
-/// Values of the leaves, by path. Lists and empty maps are leaves too.
+/// Leaves of a JSON value, by path. Arrays and empty objects are leaves too.
 pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 
 /// Setting that differs between two identities.

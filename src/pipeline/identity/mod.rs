@@ -296,13 +296,13 @@ pub struct ChatId {
 }
 
 impl Identity {
-    /// Returns the identity of this variant together with a measurement.
+    /// Returns the identity of a measurement of this variant.
     #[must_use]
     pub fn with_measure(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 
-    /// Returns the identity without the measurement.
+    /// Returns the identity of the variant, without the measurement.
     #[must_use]
     pub fn variant(&self) -> Self {
         Self { measure: None, ..self.clone() }

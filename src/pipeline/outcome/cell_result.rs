@@ -29,7 +29,7 @@ pub struct GridOutcome {
     pub cells: Vec<CellResult>,
     /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// Engine that each backbone runs on.
+    /// Engine of each backbone, by name.
     pub engines: BTreeMap<String, EngineId>,
     /// Names of the weight types to which weights are rounded, by backbone name. Contains only backbones with rounded
     /// weights.
@@ -70,7 +70,7 @@ impl GridOutcome {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
-    /// Returns the extent of a task, which is the same for all backbones, or `None` if it is not stored.
+    /// Returns the extent of a task, or `None` if it is not stored. It does not depend on the backbone.
     pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
         self.cells.first()?.task(task)?.extent
     }
@@ -218,8 +218,8 @@ impl EvalResult<Perplexity, TextExtent, Losses> {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
-    /// Identity, which does not depend on names, or `None` if the cell was never planned. `numbers.json` stores it once
-    /// per run.
+    /// Identity, which does not depend on names, or `None` if the cell was never planned. Skipped here, because
+    /// `numbers.json` contains it.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
     /// Number of layers in the dense backbone.

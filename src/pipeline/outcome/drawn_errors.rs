@@ -22,7 +22,7 @@ pub(super) struct DrawnErrors<'a> {
     /// Cache file, or `None` if the store has no cache.
     path: Option<PathBuf>,
     known: RefCell<ErrorBits>,
-    /// Whether any standard errors were newly computed.
+    /// Whether `known` contains standard errors that are not saved yet.
     is_changed: Cell<bool>,
 }
 
@@ -34,7 +34,7 @@ type ErrorBits = BTreeMap<String, u64>;
 #[serde(deny_unknown_fields)]
 struct CachedErrors {
     errors: ErrorBits,
-    /// Checksum of the other fields.
+    /// SHA-256 of `errors` as JSON.
     check: String,
 }
 
@@ -62,7 +62,8 @@ impl<'a> DrawnErrors<'a> {
         Self { store, path, known: RefCell::new(known), is_changed: Cell::new(false) }
     }
 
-    /// Returns [`Aggregation::error`] with as many draws as lm-evaluation-harness uses, from the cache if possible.
+    /// Returns [`Aggregation::error`] with as many draws as lm-evaluation-harness uses. Reads it from the cache if
+    /// possible.
     ///
     /// # Errors
     /// Propagates errors from [`Aggregation::error`].
@@ -121,8 +122,8 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::open(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
-        // Different documents have a different hash, so their error is computed instead of being taken from the cache.
-        // This also works for an error that is not finite.
+        // Different documents have a different hash, so their error is not in the cache. Errors that are not finite are
+        // cached too.
         assert_eq!(
             again.error(aggregation, &sound[..2]).unwrap(),
             aggregation.error(&sound[..2], BOOTSTRAP_DRAWS).unwrap()

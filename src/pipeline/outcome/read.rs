@@ -197,14 +197,14 @@ impl<'a> BackboneReader<'a> {
         Ok(())
     }
 
-    /// Looks up a stored measurement. Adds its compute time to the result, or records in the result what is missing.
+    /// Looks up a stored measurement. Adds its compute time to the result, or records that it is missing.
     fn find_measured(
         &self,
         key: &Key,
         result: &mut CellResult,
         missing: impl FnOnce() -> String,
     ) -> Option<StoredObject> {
-        // A cell that failed cannot have been measured. If a measurement is stored, it is outdated.
+        // A stored measurement of a failed cell is outdated.
         let artifact = if result.failure.is_none() { self.find(key, result) } else { None };
         match &artifact {
             Some(artifact) => result.seconds += artifact.meta().seconds,
@@ -249,8 +249,7 @@ impl<'a> BackboneReader<'a> {
         })
     }
 
-    /// Returns the savings of a variant as it would be deployed, or `None` if its selection or an operator is not
-    /// stored.
+    /// Returns the savings of a variant after deployment, or `None` if its selection or operators are not stored.
     fn compute_savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];

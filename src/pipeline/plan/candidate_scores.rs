@@ -1,5 +1,5 @@
-//! Scores of all candidates of a criterion that compares them in trials. A greedy selection stores only the scores of
-//! the candidates that it removes.
+//! Trial scores of all candidates (layers or sublayers) of a criterion. A stored greedy selection contains only the
+//! scores of the candidates that it removes.
 
 use super::Plan;
 use crate::calibrate::Similarities;
@@ -13,9 +13,9 @@ use ghostlab_store::Store;
 /// Pairs of candidate and score, in the criterion's order.
 pub type CandidateScores = Vec<(usize, f64)>;
 
-/// Returns the stored results of the trials in the first step of a cell's criterion, as pairs of candidate and score.
+/// Returns the stored trial results from the first step of a cell's criterion, as pairs of candidate and score.
 /// Candidates are in the criterion's order, and numbered as in [`Selection`](crate::criterion::Selection). Returns
-/// `None` if the criterion measures no trials.
+/// `None` if the criterion uses no trials.
 ///
 /// # Errors
 /// Fails if a trial is not stored.
@@ -51,7 +51,7 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
     Ok(Some(found))
 }
 
-/// Returns the number of the candidate that a cut removes, or `None` if the cut is empty.
+/// Returns the index of the candidate that a cut removes, or `None` if the cut is empty.
 fn candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
     if unit.is_layers() {
         return removed.whole_layers().first().copied();

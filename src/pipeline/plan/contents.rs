@@ -70,8 +70,8 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.file_hash(file).map(str::to_owned)).collect()
     }
 
-    /// Returns the identity of a text. For a streamed text, it includes the order of the shards, which depends on the
-    /// seed.
+    /// Returns the identity of a text. For a streamed text, it includes the hashes of the shards in reading order,
+    /// which depends on the seed.
     fn text_id(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_for_seed(seed)?;
@@ -179,7 +179,7 @@ impl<'a> BackboneContents<'a> {
             batch: self.batch_tokens,
         };
         let mut requests = json!(measure)["defined"].take();
-        // The batch size affects only the last digits of the scores and not the requests.
+        // The requests do not depend on the batch size, which affects only the last digits of scores.
         requests.as_object_mut().and_then(|fields| fields.remove("batch"));
         requests["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {

@@ -1,4 +1,4 @@
-//! Costs of a plan: FLOPs with and without sharing steps among variants, memory, and disk space.
+//! Estimated costs of a plan: FLOPs with and without shared steps, memory, and disk space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const PROGRAM_BYTES: u64 = 92 << 20;
 const OPTIONAL_BYTES: u64 = 30 << 20;
 
 /// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a trie
-/// would merge programs that are equal.
+/// merges equal programs.
 pub fn placeholder_operator(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
@@ -57,7 +57,7 @@ impl Estimate {
     /// `memory` limits the memory of jobs and weights.
     ///
     /// # Errors
-    /// Fails if a method cannot be built.
+    /// Fails if the operators in the folder of a backbone cannot be read.
     pub fn from_plan(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         #[cfg(test)]
         ESTIMATES.set(ESTIMATES.get() + 1);
@@ -110,7 +110,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
-        // For a comparison, the stream of the dense model is kept until the end of the batch.
+        // For a comparison, the residual stream of the dense model is kept until the end of the batch.
         let streams = if evaluation.target.extent().damage { 5 } else { 4 };
         let load = read_load(state, &evaluation.tokens);
         let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
@@ -121,8 +121,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
-/// Returns the size in bytes of the KV caches for prompts that are processed at the same time. It is 0 if nothing is
-/// generated. The caches use at most a fraction of `memory`, but always fit at least one prompt.
+/// Returns the size in bytes of the KV caches for prompts that are processed at the same time, or 0 if nothing is
+/// generated. The size is limited by [`RunSettings::max_cache_bytes`], but always suffices for one prompt.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = read_load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -147,7 +147,7 @@ struct BackboneEstimator<'a> {
 struct CalibrationCost {
     /// Cost of the calibration job, or `None` if the text is used only for training.
     job: Option<Cost>,
-    /// Costs that belong to no job: the token ids, and the pass over a text that is used only for training.
+    /// Costs that belong to no job: storing the token ids, and the pass over a text that is used only for training.
     unscheduled: Cost,
     /// Bytes of temporary activations on disk.
     spool: u64,
@@ -254,7 +254,7 @@ impl BackboneEstimator<'_> {
     fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], token_flops: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
-        // One pass stores the outputs of the teacher for all methods that share a boundary.
+        // One pass stores the outputs of the teacher for all training runs that share a boundary.
         let mut counted = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
@@ -284,8 +284,8 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the memory in bytes for the activations of one pass of an iterative removal: those that the criterion
-    /// reads, up to its limit, or those that the repair of one span reads, whichever are larger.
+    /// Returns the memory in bytes for the activations of one pass of an iterative removal. This is the maximum of what
+    /// the criterion reads, up to its limit, and what the repair of one span reads.
     fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
         let Self { plan, backbone, state } = self;
         let cell = &plan.grid.cells[variant.cell];
@@ -344,7 +344,7 @@ fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64
     layers.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
-/// Reads the load of stored tokens. Returns `None` if they are missing or damaged.
+/// Reads the [`Load`] of stored tokens. Returns `None` if they are missing or damaged.
 fn read_load(state: &StoreState, key: &Key) -> Option<Load> {
     debug_assert_eq!(key.kind(), tokens::KIND);
     match state.object(key) {
@@ -367,8 +367,8 @@ fn drawn_tokens(draw: &Draw, items: usize, tokens: usize) -> usize {
     tokens * draw.drawn_count(items) / items
 }
 
-/// Returns the program of a variant with placeholder operators. If its selection is not stored, layers in the middle
-/// are assumed.
+/// Returns the program of a variant with placeholder operators. If its selection is not stored, the middle layers are
+/// assumed to be removed.
 fn assumed_program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
     let layers = backbone.config.layers;
     let cell = &grid.cells[variant.cell];
@@ -389,8 +389,8 @@ fn assumed_program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, stat
     Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
 }
 
-/// Estimates the number of FLOPs for solving the operators of a variant. If its selection is not stored, layers in the
-/// middle are assumed.
+/// Estimates the number of FLOPs for solving the operators of a variant. If its selection is not stored, the middle
+/// layers are assumed to be removed.
 fn solve_flops(
     grid: &Grid,
     backbone: &BackbonePlan,
@@ -412,8 +412,8 @@ fn solve_flops(
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
 }
 
-/// Returns the number of sites whose activations a pass stores, and the number of other sites whose activations it only
-/// spools because the layers are not selected yet.
+/// Returns the number of sites whose activations a calibration pass stores, and the number of additional sites whose
+/// activations it spools until the layers are selected.
 fn count_sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {

@@ -113,7 +113,7 @@ fn collect_hashes(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Evictions that bring a store within its size limit, and the sizes of the objects that stay.
+/// Evictions that bring a store within its size limit, and the sizes of the remaining objects.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
@@ -171,7 +171,7 @@ impl Quota {
     }
 }
 
-/// Returns the time it took to compute an object, in seconds per stored byte.
+/// Returns the compute time of an object, in seconds per stored byte.
 fn cost_per_byte(entry: &InventoryItem) -> f64 {
     entry.seconds() / entry.bytes().max(1) as f64
 }

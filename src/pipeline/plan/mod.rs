@@ -1,5 +1,5 @@
-//! Plan for a grid (layer 1 of the architecture). It contains the keys of all required objects, which of them are
-//! stored, the reasons why the others are missing, and the costs. Planning does not compute any results.
+//! Plan for a grid (layer 1 of the architecture): the keys of all required objects, their state in the store, the
+//! reasons why objects are missing, and the estimated costs. Planning does not compute any results.
 
 mod candidate_scores;
 mod contents;

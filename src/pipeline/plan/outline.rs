@@ -14,7 +14,7 @@ use crate::files::sha256;
 use crate::pipeline::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
-/// Objects, cells and jobs in a plan. Latencies are excluded, because each machine measures its own.
+/// Objects, cells and jobs in a plan. Latencies are excluded, because they are valid on one machine only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
@@ -30,7 +30,7 @@ pub struct Outline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineCell {
     pub name: String,
-    /// Indices into the objects of the outline.
+    /// Indices into `Outline::artifacts`.
     artifacts: Vec<usize>,
 }
 
@@ -75,7 +75,7 @@ pub struct JobProgress {
 }
 
 impl Outline {
-    /// Summarizes a plan. `costs` are the costs of its jobs.
+    /// Summarizes a plan, given the costs of its jobs.
     pub fn new(plan: &Plan<'_>, costs: &[JobCost]) -> Self {
         let mut artifacts: Vec<(String, String)> = Vec::new();
         let mut index: BTreeMap<String, usize> = BTreeMap::new();
@@ -141,7 +141,7 @@ impl Outline {
         self.jobs.iter().find(|job| lease_name.starts_with(&job.lease_name))
     }
 
-    /// Returns the progress of the plan. Objects are counted without being verified.
+    /// Returns the progress of the plan. Stored objects are counted but not verified.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
             KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();

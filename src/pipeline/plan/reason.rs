@@ -75,21 +75,21 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Key in the form in which keys are compared.
+/// Fields and input names of a key, by which keys are compared.
 struct KeyParts {
     flat: FlatSettings,
     /// Kind and name of each input, such as `tokens c4`.
     inputs: BTreeSet<String>,
 }
 
-/// Index of the stored objects with which missing objects are compared.
+/// Index of the stored objects, which finds those that are similar to a missing object.
 pub struct StoredKeyIndex {
     stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Index of an object in `stored`, by a hash of its input names and of all fields except one.
     by_partial_hash: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects to compare one by one if no single field explains the difference.
+/// Maximum number of objects to compare one by one if no stored object differs in a single field only.
 const MAX_COMPARED: usize = 400;
 
 impl StoredKeyIndex {

@@ -19,7 +19,7 @@ use crate::pipeline::identity::{CutId, Identity, MeasureId, RepairId, timing_coh
 use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
 use ghostlab_store::{Key, Store};
 
-/// Plan for a grid, which contains the keys of all objects that the grid needs.
+/// Plan for a grid. It contains the keys of all objects that the grid needs.
 pub struct Plan<'g> {
     pub grid: &'g Grid,
     pub inputs: Inputs,
@@ -52,7 +52,7 @@ impl<'g> Plan<'g> {
         ids.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the machine and each compute device as text, based on [`machine::identity`].
+    /// Returns the [`machine::identity`] of this machine as text, once for each device in use.
     pub fn machine(&self) -> String {
         let all: BTreeSet<String> =
             self.backbones.iter().map(|backbone| machine::identity(backbone.engine.device()).to_string()).collect();
@@ -306,8 +306,8 @@ impl BackbonePlan {
         })
     }
 
-    /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the operator that the variant
-    /// uses.
+    /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the key of the variant's
+    /// operator.
     fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
         self.evaluations
             .iter()
@@ -349,7 +349,7 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, dense: &Identity,
     }
 }
 
-/// Data that the cells of a backbone share.
+/// Identities and cuts that the cells of a backbone share.
 struct PlannedParts {
     /// Identity of the dense backbone.
     dense: Identity,

@@ -12,7 +12,7 @@ use crate::pipeline::env::store_view::{ObjectState, StoreView};
 use crate::pipeline::stage::{Stage, scores, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
-/// State of all objects of a plan, as found by a survey of the store.
+/// State of all objects of a plan when the store was surveyed.
 pub struct StoreState {
     pub(crate) view: StoreView,
     selections: HashMap<String, Selection>,
@@ -60,7 +60,7 @@ impl StoreState {
         Self { view: StoreView::new(by_hash), selections, store: store.clone() }
     }
 
-    /// Looks up the missing tokens again after texts have been tokenized.
+    /// Updates the state of missing tokens after texts have been tokenized.
     pub fn refresh_tokens(&mut self, plan: &Plan<'_>) {
         for key in plan.backbones.iter().flat_map(BackbonePlan::tokens) {
             if !self.has(key) {
@@ -95,7 +95,7 @@ impl StoreState {
         scores::read_trial(&self.store, key, metric)
     }
 
-    /// Iterates over the errors that describe the damaged objects.
+    /// Iterates over the errors of the damaged objects.
     pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
         self.view
             .surveyed_states()

@@ -23,8 +23,8 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion. A trial that several criteria share counts for
-    /// the first of them, which measures it.
+    /// Counts the trials on a calibration of a backbone, by criterion. A trial that several criteria share is counted
+    /// only for the first one, which measures it.
     pub fn count_by_criterion(
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
@@ -87,15 +87,15 @@ impl CriterionTrials {
     }
 }
 
-/// Cells with the same calibration whose selections share their trials.
+/// Use of a criterion by cells with the same calibration, whose selections share their trials.
 struct CriterionUse<'g> {
     name: String,
     method: &'g Method<dyn Criterion>,
-    /// Selection of an iterative criterion. Its trials depend on the repairs, so they are not shared with other
-    /// selections.
+    /// Key of the selection if the criterion is iterative. Its trials depend on the repairs, so they are not shared
+    /// with other selections.
     selection: Option<Arc<Key>>,
     deepest: Depth,
-    /// Greatest depth among the selections that are not stored.
+    /// Greatest depth among the selections that are not stored, or `None` if all are stored.
     missing: Option<Depth>,
     /// Number of stored steps of an iterative selection.
     steps: usize,
@@ -165,8 +165,8 @@ impl FollowedTrials {
         Self { known, later }
     }
 
-    /// Returns the sublayers that each trial removes. `is_counted` decides whether a known trial counts, given whether
-    /// it is stored. Known trials already in `counted` are skipped, and the others are added to it.
+    /// Returns the sublayers that each trial removes. `is_counted` returns whether a known trial counts, given whether
+    /// it is stored. Known trials already in `counted` are skipped, and the others are added to `counted`.
     fn into_cuts(self, is_counted: impl Fn(bool) -> bool, counted: &mut BTreeSet<(TrialMetric, Trial)>) -> Vec<Cut> {
         let known = self.known.into_iter().filter(|(_, _, is_stored)| is_counted(*is_stored));
         let new = known.filter_map(|(metric, trial, _)| {

@@ -1,4 +1,5 @@
-//! Data from a calibration pass: the residual stream and sums of similarities, both in shards of sequences.
+//! Data from a calibration pass: the residual stream at some sites ([`HookPoint`]), and sums of similarities. Both are
+//! stored in shards of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -110,7 +111,7 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     (sums.len() == pairs).then_some(sums)
 }
 
-/// Plans the first pass. `criterion_sites` are the sites whose activations criteria read.
+/// Plans the first calibration pass. `criterion_sites` are the sites whose activations criteria read.
 ///
 /// The pass collects the activations at all of `sites` if they fit in the spool limit, or if no criterion waits for the
 /// pass. Otherwise, it collects only the activations that criteria read, provided that these fit.
@@ -141,8 +142,8 @@ pub(crate) fn plan_first_pass(
     request
 }
 
-/// Runs the dense backbone on every shard with missing objects, and stores them. Adds the activations to `kept`, and
-/// returns the similarities of all shards.
+/// Runs the dense backbone on every shard with missing objects, and stores these objects. Adds the activations to
+/// `kept`, and returns the similarities of all shards.
 pub(crate) fn run_pass(
     job: &CalibrationJob<'_>,
     label: &str,
@@ -348,7 +349,7 @@ impl KeptActivations {
         }
     }
 
-    /// Memory-maps the rows of the given sites.
+    /// Opens the rows of the given sites. Rows in files are memory-mapped.
     ///
     /// # Errors
     /// Fails if any shard of a site is not stored.

@@ -1,4 +1,4 @@
-//! Result of repairing one span of a cut, as stored with its operator.
+//! Result of repairing one span of a cut ([`Span`](crate::recovery::Span)), which is stored with the operator.
 
 use serde::{Deserialize, Serialize};
 

@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Computes the missing selections and operators of some variants of a calibration. An error that affects only one
-/// variant fails only that variant.
+/// Computes the missing selections and operators of some variants of a calibration. If a single variant cannot be
+/// computed, only its cell fails.
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
@@ -57,7 +57,7 @@ fn make(
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let guard = LeaseGuard::new(run, lease, &name);
-    // Another process may have computed the objects before this one got the lease.
+    // Another process may have computed the objects before this one acquired the lease.
     if run.store_view.are_stored(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
@@ -142,7 +142,7 @@ fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     distilled::train(job, &chosen, &activations)
 }
 
-/// Solves the operators that are not stored. If one fails, only its own cell fails.
+/// Solves the operators that are not stored. If one cannot be solved, only its cell fails.
 fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
     let run = job.run;
     let mut missing = Vec::new();

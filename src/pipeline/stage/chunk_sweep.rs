@@ -10,7 +10,7 @@ use crate::model::{Program, Trie};
 use crate::pipeline::env::coordination::{JobStatus, catch_panic};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
-/// Minimum time between flushes. If a run is killed, it loses about this much finished work.
+/// Minimum time between flushes of the journal. A run that is killed loses about this much finished work.
 const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
@@ -20,7 +20,8 @@ impl ChunkRun<'_> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(JobStatus::Contended) };
-        // Most chunks that are not leased are finished. Reading the journal once is cheaper than leasing each of them.
+        // Most chunks without a lease are already finished, so reading the journal once is cheaper than leasing each of
+        // them.
         let has_free_chunk =
             |leases: &BTreeSet<String>| left.iter().any(|chunk| !leases.contains(&self.lease_name(*chunk)));
         if !std::mem::take(caught_up) && self.run.store.with_leases(has_free_chunk)? {
@@ -76,7 +77,7 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Acquires the lease on a chunk, unless all candidates already have the chunk.
+    /// Acquires the lease on a chunk, unless no candidate lacks the chunk.
     fn lease(
         &self,
         job: Option<usize>,
@@ -199,7 +200,7 @@ impl ChunkRun<'_> {
         Ok((lost, ran))
     }
 
-    /// Writes the records to disk, if the backbone has not changed since it was hashed.
+    /// Writes the records to disk. Fails if the backbone has changed since it was hashed.
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
@@ -219,11 +220,11 @@ impl ChunkRun<'_> {
     }
 }
 
-/// Result of trying to lease a chunk.
+/// Result of an attempt to lease a chunk.
 enum ChunkLease {
     /// The lease was acquired. Contains the candidates that lack the chunk, and the lease.
     Acquired(Vec<usize>, Lease),
-    /// All candidates already have the chunk.
+    /// No candidate lacks the chunk.
     Done,
     /// Another process holds the lease.
     LeasedElsewhere,
@@ -252,7 +253,7 @@ struct Sweep {
     trie: Option<(Vec<usize>, Trie)>,
     /// Leases on chunks whose records are not on disk yet. They are released after the next flush.
     unwritten: Vec<Lease>,
-    /// Time of the last flush, or `None` before the first one. The first flush happens immediately.
+    /// Time of the last flush, or `None` before the first one, which happens immediately.
     last_flush: Option<Duration>,
     /// Duration of the last check that the backbone is unchanged, which is long if the system does not report file
     /// changes.

@@ -1,5 +1,5 @@
-//! Scores variants on a text or task in chunks. The results of each chunk are stored immediately. An interrupted run
-//! can thus resume, and several processes can share the work.
+//! Scores variants on a text or task in chunks. The results of each chunk are written to a [`Journal`], so that an
+//! interrupted run can resume and several processes can share the work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub(crate) struct ChunkRun<'a> {
     pub(crate) backbone: &'a BackbonePlan,
     pub(crate) eval_set: &'a dyn EvalSet,
     pub(crate) label: &'a str,
-    /// Function that returns the program of the variant with the given score key. If there is no program, it reports
-    /// this and returns `None`.
+    /// Function that returns the program of the variant with the given score key. If the program cannot be read, it
+    /// reports the failure and returns `None`.
     pub(crate) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
-    /// Name of the journal, and prefix of the lease names. It is the same in all processes that score this backbone on
-    /// this text.
+    /// Name of the journal, and prefix of the lease names. All processes that score this backbone on this text use the
+    /// same name.
     pub(crate) journal: String,
     /// Lease on the calibration to which these scores belong, if any.
     pub(crate) within: Option<&'a LeaseGuard<'a>>,
@@ -35,7 +35,7 @@ pub(crate) struct ChunkRun<'a> {
 }
 
 impl ChunkRun<'_> {
-    /// Starts or resumes scoring. Opens the journal and reads the results obtained so far.
+    /// Starts or resumes scoring. Opens the journal and reads the results that it contains.
     pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
@@ -190,8 +190,8 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Reads the records of all processes, and checks which candidates have been stored. The scores of all variants are
-    /// stored together, so a single lookup usually suffices for hundreds of them.
+    /// Reads the journal records of all processes, and checks which candidates have been stored. The scores of all
+    /// variants are stored together, so the others are looked up only if the first is stored.
     pub(super) fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
@@ -215,7 +215,7 @@ impl ChunkRun<'_> {
 
 /// State of a scoring job. It is kept while other processes work on the remaining chunks.
 pub(crate) struct ChunkState {
-    /// Job id, or `None` if nothing has been computed here yet.
+    /// Job id, or `None` if this process has not computed anything yet.
     pub(super) job: Option<usize>,
     /// Journal, or `None` once the scores have been stored.
     pub(super) journal: Option<Journal>,

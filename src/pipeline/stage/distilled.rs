@@ -81,15 +81,15 @@ pub fn cost(config: &Config, token_flops: f64, text: &Load, left: bool) -> Cost 
 /// and written many times. Measured in nine training runs with a hidden size of 128.
 const ELEMENTWISE_FLOPS: f64 = 650.0;
 
-/// Returns the cost of training through the given number of layers: the forward pass, and twice as much for the
-/// backward pass. `products` is the cost of the matrix products in the forward pass.
+/// Returns the FLOPs for training through `layers` layers: the forward pass, and twice as much for the backward pass.
+/// `products` is the number of FLOPs in the matrix products of the forward pass.
 fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
     let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
     3.0 * products + ELEMENTWISE_FLOPS * (widths * layers * text.tokens) as f64
 }
 
-/// Estimates the cost of the inputs that all training runs at one boundary share. These are the residual stream of a
-/// text and the outputs of the teacher.
+/// Estimates the cost of the inputs that all training runs at one boundary share. The inputs are the residual stream of
+/// a text and the outputs of the teacher.
 pub fn teacher_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::pass_flops(config, text),
@@ -129,7 +129,7 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
 /// Number of checkpoints during training. Each replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
-/// Trains the operators that have not been trained yet. If a training run fails, only its own variant fails.
+/// Trains the operators that have not been trained yet. If a training run fails, only its variant fails.
 ///
 /// # Errors
 /// Fails on errors that stop the run.
@@ -203,7 +203,7 @@ fn train_one(
         .try_for_each(|number| run.store.discard(&checkpoint(&plan.key, number * checkpoint_interval(plan))))
 }
 
-/// Returns the cost of training on `load` through the layers from `end` on.
+/// Returns the FLOPs for training on `load` through layer `end` and all later layers.
 fn remaining_flops(config: &Config, load: &Load, end: usize) -> f64 {
     let program = Program::pruned(config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
     let products = Trie::new(&[program]).flops(config, load).shared;
@@ -230,7 +230,8 @@ fn replace_checkpoint(
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 
-/// Returns the latest checkpoint of a training run with the number of seconds spent so far, or the initial state.
+/// Returns the latest checkpoint of a training run and the seconds spent until then. Returns the initial state if there
+/// is no checkpoint.
 fn latest_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -246,7 +247,7 @@ fn latest_checkpoint(
     Ok((start()?, 0.0))
 }
 
-/// Stores a trained operator in the same format as a solved one, with its own measurements and the loss at each step.
+/// Stores a trained operator in the format of a solved one, with new measurements and the loss at each step.
 fn store_trained(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

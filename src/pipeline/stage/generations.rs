@@ -40,7 +40,7 @@ impl From<&Generation> for GeneratedText {
     }
 }
 
-/// Stores the texts of a variant.
+/// Stores the generated texts of a variant.
 ///
 /// # Errors
 /// Fails if the store cannot be written.
@@ -49,7 +49,7 @@ pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> 
     store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
 }
 
-/// Reads the texts of a variant.
+/// Reads the generated texts of a variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.

@@ -19,8 +19,8 @@ use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::Models;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Kind of job, described for generic planning and scheduling code. A backbone may have several jobs of one kind, which
-/// are numbered from 0.
+/// Kind of job. Planning and scheduling are generic over this description. A backbone may have several jobs of one
+/// kind, which are numbered from 0.
 pub struct Group {
     pub kind: WorkKind,
     /// Returns the number of jobs of this kind that a backbone has.
@@ -149,7 +149,7 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
     find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
-/// Cache of programs and selections, so that they are read only once for all texts. Programs are cached by the hash of
+/// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
 /// their operator. The program that the files of a backbone describe is cached by the backbone's content hash.
 #[derive(Default)]
 pub(crate) struct Programs {
@@ -190,7 +190,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Returns the program of a variant. If there is none, records that the cell failed, and returns `None`.
+    /// Returns the program of a variant. If it cannot be read, records that the cell failed, and returns `None`.
     ///
     /// # Errors
     /// Fails on errors that stop the run.
@@ -223,7 +223,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Drops the programs of a backbone whose jobs are all done.
+    /// Drops the programs of a backbone.
     pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {

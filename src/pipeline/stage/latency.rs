@@ -1,4 +1,4 @@
-//! Latency of a variant on one machine, for the prompt and for decoding.
+//! Latency of a variant on one machine, for processing a prompt and for decoding after it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ pub const STAGE: Stage = Stage {
 /// Payload that contains times and memory sizes.
 pub const LATENCY: &str = "latency.json";
 
-/// Returns the key of a variant's latency. It contains the machine (in `measure`), and the prompt with the number of
-/// tokens to decode (`what`). It also contains the cohort of variants that are timed together (`among`).
+/// Returns the key of a variant's latency. It contains the machine, the prompt and the number of tokens to decode (from
+/// `measure`), and a hash of the variants that are timed together (`among`).
 pub fn key(
     backbone: BackboneKeyParts<'_>,
     operator: Option<&Arc<Key>>,
@@ -98,7 +98,8 @@ pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
 }
 
-/// Variant to be timed. `by_channel` is its program with channel-wise operators, if it has any.
+/// Variant to time. `full` is its program with dense operators. `by_channel` is its program with channel-wise
+/// operators, if it has any.
 struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
@@ -155,8 +156,8 @@ fn job_label(backbone: &BackbonePlan, position: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
-/// Times all variants of a backbone together, because timings from different sessions are not comparable. If a variant
-/// has no program, only its own cells fail.
+/// Times all variants of a backbone together, because timings from different sessions are not comparable. If the
+/// program of a variant cannot be read, only its cells fail.
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
@@ -235,7 +236,7 @@ fn find_candidates(
         let by_channel = has_diagonal(&program).then_some(program);
         candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
-    // Rounds are repeated until each variant was stable together with the first one.
+    // The dense backbone comes first. Rounds are added until each variant was stable together with it.
     candidates.sort_by_key(|candidate| !candidate.is_dense);
     Ok(candidates)
 }
@@ -267,7 +268,7 @@ impl From<Session> for SessionTimes {
     }
 }
 
-/// Adds the times and the memory of the dense backbone to all results, if it is one of the variants.
+/// Adds the times and the memory of the dense backbone to all results, if the dense backbone was timed.
 fn add_dense_times(results: &mut [LatencyResult], candidates: &[TimedVariant]) {
     let position = candidates.iter().position(|candidate| candidate.is_dense);
     let dense = position.map(|position| results[position].clone());
@@ -337,8 +338,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Takes the times of `program`, which are the next ones in the session. Returns `None` if the program ran out of
-    /// memory, or was not timed because it does not fit in memory (the session has no entry for it then).
+    /// Takes the next times in the session, which are those of `program`. Returns `None` if the program ran out of
+    /// memory. A program that does not fit in memory has no times in the session, so it also gives `None`.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits_in_memory(program).then(|| session.timed.next())?? {
             PassTimes::Milliseconds(times) => Some(times),

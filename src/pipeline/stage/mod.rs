@@ -60,7 +60,7 @@ pub struct InputNames {
     pub about: &'static str,
     /// Name in messages. It is followed by the text or task, if any.
     pub what: &'static str,
-    /// Returns the tokens that the job reads.
+    /// Returns the tokens that the job with the given index reads.
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<TokensRef>,
 }
 
@@ -116,7 +116,7 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
     kinds
 };
 
-/// Settings that this program uses to open stores.
+/// Schema of the stores that this program opens.
 pub const STORE_WORDS: StoreSchema = StoreSchema { kinds: &KINDS, packed: scores::KIND, counts_death };
 
 /// Returns whether the death of a lease's owner counts as a crash. This is the case only for leases on calibrations and
@@ -228,7 +228,7 @@ pub struct Cost {
     pub left: f64,
     /// Number of bytes that will be written to the store.
     pub disk: u64,
-    /// Number of files and folders that are needed in addition to those of planned objects.
+    /// Number of files and folders, in addition to those of planned objects.
     pub inodes: u64,
 }
 
@@ -308,7 +308,7 @@ mod tests {
         }));
     }
 
-    /// Checks that scores of rounded weights have their own keys. The operator is solved before rounding, so its key
+    /// Checks that scores of rounded weights have separate keys. The operator is solved before rounding, so its key
     /// does not depend on the weight type.
     #[test]
     fn scores_of_rounded_weights_have_separate_keys() {

@@ -72,7 +72,7 @@ pub struct WantedRepair<'a> {
     pub removed: Option<Cut>,
 }
 
-/// Inputs that variants need from a shared calibration pass, before and after layers are selected. Used by planning,
+/// Inputs that variants need from a shared calibration pass before and after layers are selected. Used by planning,
 /// cost estimation and runs.
 #[derive(Debug, Default)]
 pub struct CalibrationInputs {
@@ -106,9 +106,8 @@ impl CalibrationInputs {
     }
 }
 
-/// Estimates the cost of repairing the variants of a calibration, which consists of one pass and the solving of all
-/// operators. `all` contains the cost of solving each variant, and `missing` the cost of solving each variant that is
-/// not stored.
+/// Estimates the cost of repairing the variants of a calibration: one pass over the text, and solving all operators.
+/// `all` contains the FLOPs for solving each variant, and `missing` those for each variant that is not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [all_flops, missing_flops] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -304,8 +303,8 @@ pub(crate) fn solve(
     results.store(job, key, started)
 }
 
-/// Removes the selected layers one by one. After each removal, the operator is solved on the model as pruned so far.
-/// All operators are stored at the end.
+/// Removes the selected layers one by one, and solves an operator on the pruned model after each removal. All operators
+/// are stored at the end.
 ///
 /// # Errors
 /// Fails under the same conditions as [`solve`].

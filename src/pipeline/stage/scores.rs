@@ -1,5 +1,5 @@
-//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text. Defines their format, and
-//! the names of journals and leases for partial results.
+//! Scores of variants on a text or task, and of trials on a calibration text. Defines their format, and the names of
+//! journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ const REMOVED_FIELD: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
 const DISTANCE_FIELD: &str = "distance";
 
-/// Key field of the merged layers of trials that measure cosines.
+/// Key field that contains the merged layers of a trial that measures cosines.
 const MERGED_FIELD: &str = "merged";
 
 /// Value of the key field `compared` if scores are compared with the dense program of the same backbone.
@@ -105,8 +105,8 @@ pub fn key(
     Key::new(kind, identity, parents).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the cost of scoring the `missing` variants of the trie `all`. If there is a `reference`, the variants are
-/// compared with it, so the cost of running it is included.
+/// Estimates the cost of scoring the variants in `all`, and of the `missing` ones among them. If variants are compared
+/// with a `reference`, the cost of running it is included.
 pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
@@ -183,7 +183,8 @@ pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: Scored
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.engine_suffix()))
 }
 
-/// Returns whether a lease is on a chunk. Such a lease is named `JOURNAL-CHUNK`, where the journal name is a SHA-256.
+/// Returns whether a lease name belongs to a chunk. Such names are `JOURNAL-CHUNK`, where the journal name is a
+/// SHA-256.
 pub(super) fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
@@ -228,12 +229,13 @@ pub(super) fn encode_values(values: &[f64]) -> Vec<u8> {
 /// Variant whose scores are being computed.
 pub(crate) struct ScoredVariant {
     pub(crate) key: Arc<Key>,
-    /// Program of the variant. It is loaded only when the first chunk is computed here, because operators are large.
+    /// Program of the variant. It is loaded only when this process computes the first chunk, because operators are
+    /// large.
     pub(super) program: Option<Program>,
     /// Values of each chunk, or `None` for chunks that are missing.
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
-    /// Whether the variant needs no more work, because another process has stored it or because it has no program.
+    /// Whether the variant needs no more work, because its scores are stored or because it has no program.
     pub(super) is_settled: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) const GROUP: Group = Group {
     report: report_scores,
 };
 
-/// Scores the given variants on an evaluation. If a variant has no program, only its own cells fail.
+/// Scores the given variants on an evaluation. If the program of a variant cannot be read, only its cells fail.
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
@@ -86,7 +86,7 @@ fn make(
     Ok(status)
 }
 
-/// Stores the scores on a subset for the variants whose scores on the complete evaluation are already stored. This is
+/// Copies the scores on a subset for the variants whose scores on the complete evaluation are already stored. This is
 /// possible only with the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such
 /// variants.
 fn reuse_full_scores(
@@ -191,7 +191,7 @@ fn reported_value(
     Ok(Some(value))
 }
 
-/// Returns the program of the variant with the given score key. If there is none, records that the cell failed.
+/// Returns the program of the variant with the given score key. If it cannot be read, records that the cell failed.
 fn load_program(
     run: &RunContext<'_>,
     programs: &Programs,

@@ -1,6 +1,6 @@
-//! Layers that a criterion selects, with the scores of the criterion. Also measures the trials on which a selection is
-//! based. A trial measures the perplexity, the logit distance or the output cosine of the backbone without some of its
-//! layers.
+//! Layers that a criterion selects for removal, with the scores of the criterion. Also measures the trials on which a
+//! selection is based. A trial measures the perplexity, the logit distance or the output cosine of the backbone without
+//! some of its layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl SelectionSlot<'_> {
         matches!(self.state, SelectionState::Waiting)
     }
 
-    /// Computes and stores a selection. If it fails, it is not stored, and the next run tries again.
+    /// Computes and stores a selection. A failure is not stored, so the next run tries again.
     fn select(
         &mut self,
         similarities: &Similarities,
@@ -237,8 +237,8 @@ impl SelectionSlot<'_> {
         self.record_result(selected, job, started)
     }
 
-    /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant. The selection
-    /// after each step is stored, so that an interrupted selection continues after its last complete step.
+    /// Selects layers by removing them one by one. The model is repaired after each removal. The selection after each
+    /// step is stored, so that an interrupted selection continues after its last complete step.
     fn select_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
         let PruneSpec { depth, unit, .. } = self.cut;
@@ -301,7 +301,7 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// Returns the value of each trial. `label` names the criterion.
+    /// Returns the result of each trial. `label` is the name of the criterion.
     pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let new: Vec<&Trial> =
             trials.iter().filter(|trial| !self.known.contains_key(&(metric, (*trial).clone()))).collect();

@@ -1,4 +1,5 @@
-//! Outputs of the dense backbone on a text, which is the teacher for training: the most likely tokens and their logits.
+//! Outputs of the dense backbone, which is the teacher for training: the most likely tokens at each position of a text,
+//! and their logits.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -89,7 +90,7 @@ fn damaged_error() -> Error {
     Error::damaged("a shard of teacher outputs has the wrong length")
 }
 
-/// Number of rows whose logits are in memory at the same time.
+/// Maximum number of rows whose logits are in memory at the same time.
 const MAX_LOGIT_ROWS: usize = 256;
 
 /// Stored teacher outputs and residual streams of a text, by shard.
@@ -137,7 +138,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         Ok(())
     }
 
-    /// Reads or computes one shard. Returns false if another process is computing it.
+    /// Reads or computes one shard. Returns false if another process holds its lease.
     fn complete_shard(&mut self, id: usize, at: usize, tail: &LayersAfter) -> Result<bool> {
         let Self { text, site, .. } = *self;
         let shard = &self.shards[at];
@@ -169,7 +170,7 @@ pub(super) struct TrainingData {
     /// Predictions of the teacher, by shard.
     top_tokens: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// Pin that protects the inputs in use from a cleanup.
+    /// Pin that protects the residual streams from deletion while they are in use.
     _pin: Pin,
 }
 
@@ -271,7 +272,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Writer that stores the stream at the boundary and also collects the input of the final norm.
+/// Writer that stores the residual stream at the boundary, and also collects the input of the final norm.
 struct TeacherSpool {
     site: HookPoint,
     payload: Payload,

@@ -204,7 +204,7 @@ fn generation_draw_error() -> Error {
     Error::job("cannot draw a subset of generated answers")
 }
 
-/// Stored tokens of a text, a task, or prompts.
+/// Stored tokens: the windows of a text, the likelihood requests of a task, or the prompts of a generative task.
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
@@ -221,7 +221,7 @@ impl Text {
         }
     }
 
-    /// Returns the number of scored tokens in each choice of a task.
+    /// Returns the number of scored tokens in each choice of a task. Empty for windows and prompts.
     pub(crate) fn scored_tokens(&self) -> Vec<usize> {
         match self {
             Self::Task(tokens) => tokens.ranges.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
@@ -229,7 +229,7 @@ impl Text {
         }
     }
 
-    /// Returns, for each item in a subset, the range of its values. A window has one value, and a choice has two.
+    /// Returns the range of values of each drawn window or document. A window has one value, and a choice has two.
     ///
     /// # Errors
     /// Propagates errors from [`Draw::indices`].
@@ -247,7 +247,7 @@ impl Text {
         Ok(draw.indices(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
 
-    /// Returns the items in a subset, in the order in which they were drawn.
+    /// Returns the drawn windows or documents, in the order in which they were drawn.
     ///
     /// # Errors
     /// Fails for prompts. Also propagates errors from [`Draw::indices`].
@@ -294,7 +294,7 @@ pub struct Prompts {
     tokenizer: Tokenizer,
 }
 
-/// Stored data about prompts, except for their token ids.
+/// Stored form of prompts and generation settings, without the token ids of the prompts.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {

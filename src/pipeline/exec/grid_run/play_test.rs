@@ -3,7 +3,7 @@
 //! Scheduling, leases and the store are the production code, on a simulated file server. The engine computes nothing.
 //! It advances the clock by the time that the cost model predicts for a backbone with 8 billion weights.
 //!
-//! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
+//! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the rows of
 //! benches/results/simulated/workers.csv for these numbers of workers.
 #![allow(clippy::disallowed_macros, reason = "prints a table")]
 
@@ -49,7 +49,7 @@ const LARGE: GridDimensions = GridDimensions {
 const FLOPS: f64 = 200e12;
 const LOADING_TIME: Duration = Duration::from_secs(8);
 
-/// Delay before a worker that has ended is started again.
+/// Delay before a worker that died or was preempted is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(60);
 
 struct SimulatedGrid {
@@ -166,7 +166,7 @@ impl SimulatedGrid {
         }
     }
 
-    /// Runs one worker process. Returns whether it found no work left.
+    /// Runs one worker process. Returns true if no work is left, or false if the process died or was preempted.
     fn run_process(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut RandomDraws) -> bool {
         let WorkerProcess { disk, pace, stop, rates, .. } = process;
         let _preempted = process.schedule_failure(draws, rates.preempted, process.preemption());
@@ -216,7 +216,8 @@ impl Reporter for FailureReporter {
     }
 }
 
-/// Reads the payloads of all objects in the plan. Every simulation must produce the same payloads.
+/// Reads the payloads of all objects in the plan, except for JSON files. Every simulation must produce the same
+/// payloads.
 fn read_results(grid: &SimulatedGrid, result: &SimulationResult) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = grid.plan(&result.server);
     let store =
@@ -241,7 +242,7 @@ fn several_workers_match_one_worker_without_duplicate_work() {
     let grid = SimulatedGrid::new(SMALL);
     let alone = grid.simulate(1, FailureRates::default());
     let planned = grid.planned_seconds(&alone.server);
-    // The estimate is slightly too high, because it assumes a full pass and separate steps for folded maps.
+    // The estimate is slightly too high. It assumes a pass over all layers, and a separate step for each operator.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
     let expected = read_results(&grid, &alone);
@@ -340,14 +341,14 @@ fn workers_share_backbones_with_little_waste() {
         result.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
         assert_eq!(result.server.stolen_leases(), 0);
         if requested.is_none() {
-            // Without failures, no work is repeated.
+            // Failures are rare at these rates, so hardly any work is repeated.
             let alone = grid.simulate(1, FailureRates::default());
             assert!(read_results(&grid, &alone) == read_results(&grid, &result), "the result differs");
             assert!(result.computed < 1.02 * alone.computed, "{} s of {}", result.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / result.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
-            // Workers do not read each other's scores. The number of file operations therefore grows only with the
-            // work.
+            // Workers do not read each other's scores, so the number of file operations hardly depends on the number of
+            // workers.
             let [one, six] = [&alone, &result].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }

@@ -1,4 +1,4 @@
-//! Correct choices or documents of a task, for scoring its answers. They are stored with the tokens.
+//! Answer key of a task, which is stored with its tokens: the correct choices, or the documents of a user-defined task.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Documents {
     pub truncated: usize,
 }
 
-/// Correct choices or documents for scoring the answers to a task.
+/// Data with which the answers to a task are scored.
 pub enum AnswerKey {
     /// Correct choices of a built-in task.
     Builtin(Arc<Solutions>),
@@ -93,7 +93,7 @@ impl Documents {
         Task::with_documents(definition.clone(), self.rows.clone())
     }
 
-    /// Iterates over the documents, and returns for each the range of its texts among all scored texts.
+    /// Iterates over the documents, and yields the range of each document's texts among all scored texts.
     pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
         self.counts.iter().scan(0, |at, count| {
             *at += count;

@@ -26,7 +26,7 @@ use crate::quantity::pluralize;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens to compute for a backbone, and the source of the tokens.
+/// Key of missing tokens, and the text or task that they come from.
 type WantedTokens<'a> = (&'a Arc<Key>, TokensSource<'a>);
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ enum TokensSource<'a> {
     Evaluation(&'a EvalTarget),
 }
 
-/// Tokenizes, for all backbones, the texts whose tokens are missing or damaged.
+/// Tokenizes the texts and tasks of all backbones whose tokens are missing or damaged.
 ///
 /// # Errors
 /// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
@@ -85,8 +85,7 @@ pub(crate) fn tokenize_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of the sample that is scored. If the tokens are damaged, the text is
-/// tokenized again.
+/// Returns the tokens of a text or task, or of the sample that is scored. Damaged tokens are computed again.
 pub(crate) fn load_tokens(
     run: &RunContext<'_>,
     backbone: &BackbonePlan,
@@ -258,8 +257,8 @@ impl Sources {
             let rule: WindowRule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
             let note = format!(
-                "corpus `{}` is a single row, so `{}` joins nothing; for the published form of WikiText-2, write each row as \
-                 a line of a .jsonl file: {{\"text\": \"…\"}}",
+                "corpus `{}` has a single row, so the rule `{}` joins nothing; to reproduce published perplexities on \
+                 WikiText-2, write each row as a line of a .jsonl file: {{\"text\": \"…\"}}",
                 text.corpus,
                 rule.name()
             );
@@ -336,7 +335,7 @@ fn overlap_note(calibration: &Calibration, windows: &Windows) -> Option<String> 
     let repeats = drawn.checked_div(windows.corpus_tokens)?;
     (repeats > 1).then(|| {
         format!(
-            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}, each about {repeats} times",
+            "calibration on corpus `{corpus}` draws {drawn} tokens from {} tokens of text, each about {repeats} times",
             windows.corpus_tokens
         )
     })

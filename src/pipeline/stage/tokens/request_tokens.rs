@@ -122,10 +122,10 @@ fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a TokenizedR
         .collect()
 }
 
-/// Maximum number of tokens to score together.
+/// Maximum number of tokens in a group of documents that are scored together.
 const MAX_SHARED_TOKENS: usize = 2048;
 
-/// Returns how many leading documents to score together, so that the few-shot examples they share run only once.
+/// Returns how many leading documents to score together, so that their shared few-shot examples run only once.
 fn shared_document_count(documents: &[Vec<TokenizedRequest>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
     // Number of distinct inputs, their total length, and the length of their common prefix.

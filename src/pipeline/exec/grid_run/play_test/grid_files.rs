@@ -20,7 +20,7 @@ pub(super) struct GridDimensions {
     pub(super) sequences: usize,
     /// Number of windows per text.
     pub(super) windows: usize,
-    /// Number of real tokens that each token in the small test files stands for.
+    /// Number of simulated tokens per token in the test files.
     pub(super) scale: usize,
 }
 
@@ -88,7 +88,6 @@ pub(super) fn write(folder: &Path, dimensions: GridDimensions) {
         fs::write(file("model.safetensors"), weights(number)).unwrap();
         names.push(name);
     }
-    // Dimensions of Llama-3.1-8B.
     fs::write(path("shape.json"), config(4096, [32, 8, 128], 14336, 128_256).to_string()).unwrap();
     for (text, step) in [("one.txt", 31), ("two.txt", 37)] {
         let words: Vec<String> = (0..4000).map(|i| format!("w{}", i * step % 299)).collect();

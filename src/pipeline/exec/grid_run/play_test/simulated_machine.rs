@@ -15,16 +15,16 @@ use crate::model::{Batch, Config, Load, Trie};
 #[derive(Clone, Copy, Default)]
 pub(super) struct FailureRates {
     pub(super) network: Network,
-    /// Mean number of interruptions per 100 workers per hour.
+    /// Mean number of preemptions per 100 workers per hour.
     pub(super) preempted: f64,
     /// Mean number of kills per 100 workers per hour.
     pub(super) killed: f64,
-    /// Mean number of pauses longer than the stale timeout, per 100 workers per hour.
+    /// Mean number of pauses per 100 workers per hour. Each pause is long enough for the worker to lose its leases.
     pub(super) halted: f64,
     pub(super) seed: u64,
 }
 
-/// Duration of a pause, longer than the stale timeout.
+/// Duration of a pause. It is long enough for a worker to lose its leases.
 const PAUSE: Duration = Duration::from_secs(400);
 
 /// Totals over all workers.
@@ -70,7 +70,7 @@ impl WorkerProcess {
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
-    /// Schedules a failure at a random time, at a rate of `rate` failures per 100 processes per hour.
+    /// Schedules a failure at a random time. `rate` is the mean number of failures per 100 processes per hour.
     pub(super) fn schedule_failure(&self, draws: &mut RandomDraws, rate: f64, failure: Failure) -> Option<Timer> {
         if rate == 0.0 {
             return None;
@@ -102,7 +102,7 @@ impl WorkerProcess {
         })
     }
 
-    /// Returns a failure that pauses the machine for longer than the stale timeout.
+    /// Returns a failure that pauses the machine until its leases are lost.
     pub(super) fn pause(&self) -> Failure {
         let pace = Arc::clone(&self.pace);
         let disk = Arc::clone(&self.disk);
@@ -115,7 +115,7 @@ impl WorkerProcess {
     }
 }
 
-/// Virtual clock of a worker. It advances by the time that the work would take on the simulated hardware.
+/// Virtual clock of a worker, which advances by the time that the work would take on the simulated hardware.
 pub(super) struct Pace {
     /// Whether the machine is down.
     pub(super) down: AtomicBool,
