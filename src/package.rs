@@ -104,7 +104,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
             .at(path.display())
             .found(shorten(&names.join(", "), MAX_SHOWN_OUTPUT)));
     };
-    let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "an entry without an offset"))?;
+    let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "a listed entry that cannot be opened"))?;
     // The zip crate is built without support for decompression, so flate2 decompresses the entry.
     let mut raw = archive.by_index_raw(at).map_err(|error| wheel_error(path, &error.to_string()))?;
     let done = match raw.compression() {

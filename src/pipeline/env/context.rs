@@ -34,7 +34,7 @@ pub(crate) struct RunEnv<'a> {
     pub(crate) worker_limits: Option<WorkerLimits>,
 }
 
-/// State shared by the jobs of a run: known objects, fresh scores, failures and progress.
+/// State shared by the jobs of a run: known objects, unreported scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
@@ -161,7 +161,7 @@ impl<'a> RunContext<'a> {
         keys.for_each(|key| drop(fresh_scores.remove(key.hash())));
     }
 
-    /// Reports the start of a job and returns the id of the job.
+    /// Reports the start of a job, and returns the id of the job.
     pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
         self.reporter.event(Event::Started(JobStarted {

@@ -28,9 +28,9 @@ pub struct JobStarted {
 pub enum WorkKind {
     /// Calibration passes, selections, operators and training.
     Calibrate,
-    /// Scoring of a text or task.
+    /// Scoring of variants on a text or task.
     Score,
-    /// Timing of prompts.
+    /// Timing of variants on prompts.
     Time,
 }
 

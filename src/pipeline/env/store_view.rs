@@ -19,7 +19,7 @@ pub enum ObjectState {
 
 /// State of a plan's objects, by key hash.
 pub(crate) struct StoreView {
-    /// Objects that the survey found.
+    /// Objects that were stored when the store was surveyed.
     surveyed: HashMap<String, ObjectState>,
     /// Objects that turned out to be intact (`true`) or damaged (`false`) since the survey.
     changed: Mutex<HashMap<String, bool>>,

@@ -97,7 +97,7 @@ fn check_disk(
     Ok(estimate)
 }
 
-/// Checks every backbone, and tokenizes the texts that are missing from the store.
+/// Checks every backbone, and tokenizes the texts and tasks whose tokens are missing.
 fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check_backbone(plan.grid, backbone, reporter)?;
@@ -115,8 +115,8 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
-                "backbone {}: calibration {calibration} draws {drawn} tokens from {corpus_tokens} tokens of text, so each \
-                 token is drawn {:.1} times on average",
+                "backbone {}: calibration {calibration} draws {drawn} tokens from {corpus_tokens} tokens of text, so \
+                 each token is drawn {:.1} times on average",
                 backbone.name,
                 drawn as f64 / corpus_tokens.max(1) as f64
             );

@@ -81,7 +81,7 @@ pub struct RunRecord {
     pub host: String,
     #[serde(default)]
     pub scheduler_job: Option<String>,
-    /// Id of the plan's outline in the store.
+    /// ID of the plan's [`Outline`](crate::pipeline::plan::Outline) in the store.
     #[serde(default)]
     pub plan: Option<String>,
 }
@@ -125,7 +125,7 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     time_left: TimeLeft,
-    /// When the run started and when the record was last written, on the store's clock.
+    /// Start of the run, on the store's clock. `written` is the time at which the record was last written.
     started: Duration,
     written: Duration,
 }

@@ -58,7 +58,7 @@ struct TaskQueue {
     chosen: Option<usize>,
     /// Models that may be in memory.
     loaded: BTreeSet<usize>,
-    /// Whether a thread is waiting for busy tasks.
+    /// Whether a thread is calling [`TaskHooks::idle`].
     is_idling: bool,
     error: Option<Error>,
 }

@@ -27,7 +27,7 @@ struct ItemProgress {
     is_finished: bool,
 }
 
-/// Floating-point operations of a group that this process has done, and the time that they took.
+/// Floating-point operations that this process has done in a group, and the seconds that they took.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,

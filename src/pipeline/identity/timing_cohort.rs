@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns for each variant a hash of the differences between it and the other variants of its cohort. A change that
-/// all variants share does not affect the hashes.
+/// Returns, for each variant of a cohort, a hash of its differences from the other variants. A change that all variants
+/// share does not affect the hashes.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| split_variant(identity)).collect();
     all.iter()

@@ -280,13 +280,13 @@ impl<'a> BackboneReader<'a> {
 
 impl BackboneReader<'_> {
     /// Adds the input files whose hashes occur in a key or in the keys that it depends on. The weights and the config
-    /// share a single hash, so all files in the folder of the backbone are added for every cell.
+    /// share a single hash, so `read_cell` adds all files in the folder of the backbone.
     fn add_input_files(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
-                // A file of another backbone may have the same content. It is skipped if the folder of this backbone
-                // contains a file with that content.
+                // Another backbone may have a file with the same content. Skip it if the folder of this backbone
+                // contains such a file.
                 let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));

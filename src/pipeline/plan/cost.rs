@@ -216,7 +216,7 @@ impl BackboneEstimator<'_> {
         let load = calibration.load();
         let mut costs = CalibrationCost::default();
         if !state.has(&calibration.tokens) {
-            // Disk space for the token ids.
+            // Each token id takes 4 bytes on disk.
             costs.unscheduled.disk += 4 * load.tokens as u64;
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
@@ -315,7 +315,7 @@ impl BackboneEstimator<'_> {
         if left == 0 {
             return 0;
         }
-        // Solving needs at most four f64 matrices, and the mapped activations or those of an iterative removal.
+        // Solving needs at most four f64 matrices, and either the mapped activations or those of an iterative removal.
         let matrix = operator::matrix_bytes(&backbone.config);
         let iterative = backbone.variants.iter().map(|variant| self.iterative_bytes(variant, memory)).max();
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped.max(iterative.unwrap_or(0)));
@@ -353,7 +353,7 @@ fn read_load(state: &StoreState, key: &Key) -> Option<Load> {
     }
 }
 
-/// Returns the load of a text sample. All windows or documents are assumed to have the same size.
+/// Returns the load of a sample of a text or task. All windows or documents are assumed to have the same size.
 fn drawn_load(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {

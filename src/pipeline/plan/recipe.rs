@@ -357,8 +357,8 @@ struct PlannedParts {
     calibrated: Identity,
     /// Index of each calibration in [`BackbonePlan::calibrations`].
     calibrations: HashMap<Calibration, usize>,
-    /// Cuts with the keys of their selections. The keys of the map are the calibration, the criterion (with the
-    /// recovery that it depends on, if any) and the depth.
+    /// Cuts with the keys of their selections, by calibration, criterion (with the recovery that it depends on, if any)
+    /// and depth.
     cuts: BTreeMap<(usize, String, Depth), SelectedCut>,
 }
 

@@ -37,7 +37,8 @@ impl StoreState {
             requested.entry(key.hash()).or_insert((key, false));
         }
         let present = stored_hashes(store, requested.values().map(|(key, _)| &***key));
-        // Operators are loaded only if a score is missing.
+        // Operators are loaded only to compute a missing score or latency. Otherwise, they need not be verified
+        // completely.
         for variant in &variants {
             let lacks_score = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {

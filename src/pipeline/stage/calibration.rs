@@ -124,7 +124,6 @@ fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     kept.find(job, &all_sites);
     let request = activations::plan_first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
     let similarities = activations::run_pass(job, &job.label, &request, &mut kept)?;
-    // Compute the selections that need results of the pass.
     let all_kept = kept.missing_sites(&criterion_sites).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;

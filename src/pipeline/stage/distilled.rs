@@ -45,7 +45,7 @@ const TRAINING_INPUT: &str = "trained";
 
 /// Payload that contains the loss at each training step. The same object contains the payloads of the operator.
 const LOSSES: &str = "losses.f64";
-/// Payload of a checkpoint.
+/// Payload that contains the training state of a checkpoint.
 pub const STATE: &str = "state.bin";
 
 /// Returns the key of a trained operator. It depends on the operator before training and on the training text.

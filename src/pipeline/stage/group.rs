@@ -150,7 +150,7 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
 }
 
 /// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
-/// their operator. The program that the files of a backbone describe is cached by the backbone's content hash.
+/// their operator, or for an exported backbone by its content hash.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -209,7 +209,8 @@ impl Programs {
         }
     }
 
-    /// Returns the program that the files of a backbone describe.
+    /// Returns the program that the files of a backbone describe. It is dense unless the backbone is an export of a
+    /// variant.
     fn folder_program(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));

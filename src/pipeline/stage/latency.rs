@@ -305,7 +305,7 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    /// Takes the times of the next variant from each session, and returns them as its result.
+    /// Builds the result of a variant from its times, which are the next ones in each session.
     fn take_result(
         &self,
         candidate: &TimedVariant,
@@ -338,8 +338,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Takes the next times in the session, which are those of `program`. Returns `None` if the program ran out of
-    /// memory. A program that does not fit in memory has no times in the session, so it also gives `None`.
+    /// Returns the next times in the session, which belong to `program`. Returns `None` if the program ran out of
+    /// memory, or if it does not fit in memory and was therefore not timed.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits_in_memory(program).then(|| session.timed.next())?? {
             PassTimes::Milliseconds(times) => Some(times),

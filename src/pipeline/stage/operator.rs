@@ -23,7 +23,7 @@ use crate::recovery::{
 };
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-// Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences used
+// Version 2: keys contain the activations and every option. Version 3: the key contains the number of sequences used
 // for solving, even if several layers form one block. Version 4: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 
@@ -194,7 +194,7 @@ pub fn read_results(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, RESULTS_FILE)
 }
 
-/// Reads the operator at the only boundary of a variant as a dense matrix.
+/// Reads the operator of a variant with a single boundary as a dense matrix.
 ///
 /// # Errors
 /// Fails if the object is damaged.

@@ -84,7 +84,7 @@ pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<
     identity
 }
 
-/// Returns the key of a variant's scores on a set of tokens or on a subset of them.
+/// Returns the key of a variant's scores on a text or task, or on a sample of it.
 pub fn key(
     kind: ObjectKind,
     backbone: BackboneKeyParts<'_>,
@@ -174,8 +174,8 @@ fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load)
     steps.collect()
 }
 
-/// Returns the name of the journal for scoring on a set of tokens or on a subset of them. The name is also the prefix
-/// of the lease names.
+/// Returns the name of the journal for scoring on a text or task, or on a sample of it. The name is also the prefix of
+/// the lease names.
 pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
     let BackboneKeyParts { content, batch_tokens, .. } = backbone;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));

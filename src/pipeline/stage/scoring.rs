@@ -86,7 +86,7 @@ fn make(
     Ok(status)
 }
 
-/// Copies the scores on a subset for the variants whose scores on the complete evaluation are already stored. This is
+/// Stores the scores on a sample for the variants whose scores on the complete text or task are already stored. This is
 /// possible only with the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such
 /// variants.
 fn reuse_full_scores(

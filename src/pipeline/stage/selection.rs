@@ -25,8 +25,8 @@ use crate::pipeline::identity::CutId;
 use crate::quantity::pluralize;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-// Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
-// counts rounding errors as directions. Version 5: see version 4 of `tokens`.
+// Version 3: keys contain the inputs of the criterion and every option. Version 4: the bound of `cca` no longer counts
+// rounding errors as directions. Version 5: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
 
 pub const STAGE: Stage = Stage {

@@ -26,10 +26,10 @@ pub mod request_tokens;
 pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{load_full_tokens, load_tokens, load_windows, tokenize_missing};
 
-// Version 2: keys name the file format. Version 3: windows record the number of bytes that they predict. Version 4: the
-// versions of all kinds were incremented together, because keys now identify a backbone by the inputs of its forward
-// pass. Keys also identify a task by the files of the backbone that it reads, and a method by its version. The tokens
-// themselves are unchanged.
+// Version 2: keys contain the file format. Version 3: windows record the number of bytes that they predict. Version 4:
+// the versions of all kinds were incremented together, because keys now identify a backbone by the inputs of its
+// forward pass. Keys also identify a task by the files of the backbone that it reads, and a method by its version. The
+// tokens themselves are unchanged.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
 /// Stage of tokens. All payloads are verified before use, because scores are computed from them.
@@ -199,7 +199,7 @@ impl TaskTokens {
     }
 }
 
-/// Returns the error for subsets of generated answers, which a grid is not allowed to request.
+/// Returns the error for a sample of generated answers, which grids cannot request.
 fn generation_draw_error() -> Error {
     Error::job("cannot draw a subset of generated answers")
 }

@@ -55,7 +55,7 @@ const RESTART_DELAY: Duration = Duration::from_secs(60);
 struct SimulatedGrid {
     _folder: tempfile::TempDir,
     grid: Grid,
-    /// Shape of the model that determines the simulated times.
+    /// Config with the dimensions that determine the simulated times.
     shape: Config,
     scale: usize,
 }

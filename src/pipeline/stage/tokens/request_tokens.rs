@@ -21,7 +21,7 @@ use crate::pipeline::stage::to_json;
 use crate::tasks::{self, DocumentLimit, TokenizedRequest};
 use ghostlab_store::{Key, Store};
 
-/// Loads a task with the rows to evaluate.
+/// Loads a task with the documents to evaluate.
 ///
 /// # Errors
 /// Fails if rows are missing or do not match the definition.
