@@ -192,7 +192,6 @@ pub struct Variant {
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
-/// Training of an operator.
 pub struct TrainingPlan {
     /// Index of the training text among the backbone's calibrations.
     pub text: usize,

@@ -60,7 +60,7 @@ impl<'a> Deref for RunContext<'a> {
     }
 }
 
-/// Idle time of a run, and the interval at which the run polls for free work.
+/// Idle time and polling interval of a run.
 struct Idle {
     /// Time of the last progress, on the store's clock.
     since: Duration,
@@ -350,8 +350,7 @@ impl<'a> LeaseGuard<'a> {
         !self.lease.is_held()
     }
 
-    /// Records progress. The first call resets the crash count of the job, because the remaining work did not cause
-    /// those crashes.
+    /// Records progress. The first call resets the crash count, because the remaining work did not cause those crashes.
     pub(crate) fn record_progress(&self) {
         if !self.has_progressed.replace(true) {
             self.run.store.clear_deaths(self.name);

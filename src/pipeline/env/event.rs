@@ -46,7 +46,6 @@ pub struct WorkItem {
     pub flops: f64,
 }
 
-/// Event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -58,7 +57,6 @@ pub enum Event {
         scores: usize,
         scored: usize,
         flops: f64,
-        /// Unfinished work items.
         work: Vec<WorkItem>,
         engine: String,
         /// Machine and device, as written in latency keys.

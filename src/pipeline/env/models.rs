@@ -73,8 +73,7 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Checks that the weight files have not changed since they were hashed. Skipped if all weights are in memory on
-    /// the CPU.
+    /// Checks that the weight files have not changed since they were hashed, unless all weights are in CPU memory.
     ///
     /// # Errors
     /// Fails with exit code 2 if a file has changed. The error names the file.

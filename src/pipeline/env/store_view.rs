@@ -19,7 +19,7 @@ pub enum ObjectState {
 
 /// State of a plan's objects, by key hash.
 pub(crate) struct StoreView {
-    /// Objects that were stored when the store was surveyed.
+    /// Objects that were stored at the survey.
     surveyed: HashMap<String, ObjectState>,
     /// Objects that turned out to be intact (`true`) or damaged (`false`) since the survey.
     changed: Mutex<HashMap<String, bool>>,
@@ -38,17 +38,15 @@ impl StoreView {
         Self { surveyed, changed: Mutex::default() }
     }
 
-    /// Returns the state of an object when the store was surveyed.
+    /// Returns the state of an object at the survey.
     pub(crate) fn surveyed(&self, key: &Key) -> &ObjectState {
         self.surveyed.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
 
-    /// Returns the surveyed states of all stored objects.
     pub(crate) fn surveyed_states(&self) -> impl Iterator<Item = &ObjectState> {
         self.surveyed.values()
     }
 
-    /// Replaces the surveyed state of an object.
     pub(crate) fn set_surveyed(&mut self, key: &Key, state: ObjectState) {
         self.surveyed.insert(key.hash().to_owned(), state);
     }

@@ -93,7 +93,6 @@ pub fn work(
     })
 }
 
-/// Reports the warnings about a grid's inputs.
 pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
     for text in warnings(grid, &plan.inputs.hashes_by_path()) {
         reporter.event(Event::Note { text: format!("warning: {text}") });
@@ -328,7 +327,7 @@ pub(super) fn attempt(
 }
 
 /// Runs a job, and retries it up to the limit in the settings. If the last attempt fails, marks the cells of the job as
-/// failed. A worker instead leaves the retry to the next worker.
+/// failed, or leaves a retry to the next worker.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],

@@ -73,8 +73,7 @@ pub fn preflight(
     Ok(Preflight { state, estimate })
 }
 
-/// Estimates the costs, and checks that there is enough disk space. Costs of texts that have not been tokenized yet are
-/// not included.
+/// Estimates the costs, and checks that there is enough disk space. Excludes texts that have not been tokenized.
 fn check_disk(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -172,7 +171,7 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
 /// will free.
 ///
 /// # Errors
-/// Fails with exit code 3 if the disk has too little free space or too few free inodes.
+/// Fails with exit code 3 if disk space or inodes do not suffice.
 fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
     let needed = (estimate.incoming(), estimate.cost.inodes);
     let free = (

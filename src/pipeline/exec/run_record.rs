@@ -125,14 +125,14 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     time_left: TimeLeft,
-    /// Start of the run, on the store's clock. `written` is the time at which the record was last written.
+    /// Start of the run, on the store's clock. `written` is the time of the last write.
     started: Duration,
     written: Duration,
 }
 
 /// Minimum interval between writes that only update the progress.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between the writes of a worker. It is longer, because hundreds of workers may share a file server.
+/// Minimum interval between writes of a worker. It is longer because hundreds of workers may share a file server.
 const WORKER_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {

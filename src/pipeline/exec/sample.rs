@@ -89,15 +89,13 @@ pub enum DefinedItems {
 /// Negative log-likelihood of a document.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLoss {
-    /// Index of the document.
     pub index: usize,
     pub nats: f64,
     /// Number of scored tokens.
     pub tokens: usize,
 }
 
-/// Function that returns the indices of the chunks to sample from an evaluation. Its last argument is the total number
-/// of chunks.
+/// Function that returns the chunks to sample from an evaluation. Its last argument is the total number of chunks.
 pub type ChunkSampler<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
 /// Estimated cost of recomputing a sample.
@@ -153,7 +151,7 @@ pub fn estimate_sample_cost(
 /// Selections and operators in `store` are reused, so the store should contain only objects that the caller trusts.
 ///
 /// # Errors
-/// Fails if the whole run fails. If only one cell fails, its result contains the reason.
+/// Fails if a preflight check fails or an error stops the run. If only one cell fails, its result contains the reason.
 pub fn sample(
     grid: &Grid,
     settings: RunSettings,

@@ -46,8 +46,8 @@ const MIN_REMAINING_FRACTION: f64 = 0.02;
 impl TimeLeft {
     /// Updates the estimate with an event that occurred at the time `now`.
     pub fn record_event(&mut self, event: &Event, now: f64) {
-        // The time since the last event counts towards the group that was running. It may include work without progress
-        // events after a job, such as solving operators.
+        // The time since the last event counts towards the group that was running. It includes work that reports no
+        // progress, such as solving.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -138,8 +138,8 @@ impl TimeLeft {
         )
     }
 
-    /// Returns the combined rate of the matching groups in floating-point operations per second, or `None` if it is
-    /// unknown.
+    /// Returns the combined rate of the matching groups in floating-point operations per second, or `None` before any
+    /// progress.
     fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
         let flops = rates().map(|rate| rate.flops).sum::<f64>();

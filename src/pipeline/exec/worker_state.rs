@@ -17,8 +17,8 @@ pub(super) struct WorkerState {
 }
 
 /// Lease that shows other workers which backbone a worker has loaded. Each backbone has numbered leases, called seats.
-/// The number of leased seats is the number of workers on the backbone. A worker chooses the backbone with the fewest
-/// workers, and stays with it until the backbone is finished. A worker thus loads only one backbone at a time.
+/// Each of its workers holds one seat. A worker chooses the backbone with the fewest workers, and stays with it until
+/// the backbone is finished. A worker thus loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatLease(Mutex<Option<Lease>>);
 
@@ -50,7 +50,6 @@ impl SeatLease {
     }
 }
 
-/// Prefix of the names of seat leases.
 const SEAT_PREFIX: &str = "at-";
 
 /// Last known leases of other workers, by job. A job is not retried while its leases are unchanged, because no chunk

@@ -302,7 +302,7 @@ impl Identity {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 
-    /// Returns the identity of the variant, without the measurement.
+    /// Returns the identity without the measurement.
     #[must_use]
     pub fn variant(&self) -> Self {
         Self { measure: None, ..self.clone() }

@@ -214,12 +214,11 @@ impl EvalResult<Perplexity, TextExtent, Losses> {
     }
 }
 
-/// Cell with its results.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
-    /// Identity, which does not depend on names, or `None` if the cell was never planned. Skipped here, because
-    /// `numbers.json` contains it.
+    /// Identity, which does not depend on names, or `None` if the cell was never planned. Skipped, because it is in
+    /// `numbers.json`.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
     /// Number of layers in the dense backbone.

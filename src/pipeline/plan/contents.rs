@@ -243,7 +243,6 @@ pub(super) fn cut_id(
     })
 }
 
-/// Returns the identity of a cell's repair.
 pub(super) fn repair_id(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,

@@ -57,7 +57,7 @@ impl Estimate {
     /// `memory` limits the memory of jobs and weights.
     ///
     /// # Errors
-    /// Fails if the operators in the folder of a backbone cannot be read.
+    /// Fails if the operators of an exported backbone cannot be read.
     pub fn from_plan(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         #[cfg(test)]
         ESTIMATES.set(ESTIMATES.get() + 1);
@@ -79,7 +79,6 @@ impl Estimate {
     }
 }
 
-/// Cost of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct JobCost {
     /// Index of the backbone in the plan.
@@ -135,7 +134,6 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     (prompt_bytes * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::max_cache_bytes(memory)).max(prompt_bytes)
 }
 
-/// Cost estimator for one backbone in a plan.
 struct BackboneEstimator<'a> {
     plan: &'a Plan<'a>,
     backbone: &'a BackbonePlan,

@@ -82,14 +82,14 @@ struct KeyParts {
     inputs: BTreeSet<String>,
 }
 
-/// Index of the stored objects, which finds those that are similar to a missing object.
+/// Index for finding stored objects that are similar to a missing one.
 pub struct StoredKeyIndex {
     stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Index of an object in `stored`, by a hash of its input names and of all fields except one.
     by_partial_hash: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects to compare one by one if no stored object differs in a single field only.
+/// Maximum number of objects to compare one by one if none differs in a single field.
 const MAX_COMPARED: usize = 400;
 
 impl StoredKeyIndex {

@@ -37,8 +37,7 @@ impl StoreState {
             requested.entry(key.hash()).or_insert((key, false));
         }
         let present = stored_hashes(store, requested.values().map(|(key, _)| &***key));
-        // Operators are loaded only to compute a missing score or latency. Otherwise, they need not be verified
-        // completely.
+        // Operators are loaded only to compute missing scores or latencies.
         for variant in &variants {
             let lacks_score = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {

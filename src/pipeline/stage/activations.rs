@@ -67,7 +67,6 @@ pub(super) fn sequence_range(sequences: &Range<usize>) -> Value {
     json!([sequences.start, sequences.end])
 }
 
-/// Prefix of the names of calibration leases.
 const LEASE_PREFIX: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {

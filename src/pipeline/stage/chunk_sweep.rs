@@ -15,8 +15,8 @@ const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
     /// Visits each remaining chunk once, and computes those that no other process has leased. Returns `Done` if fewer
-    /// chunks remain than before, `Contended` if other processes have leased all of them, or `Abandoned` if the retry
-    /// limit of a chunk was reached.
+    /// chunks remain, `Contended` if other processes have leased all of them, or `Abandoned` if a chunk reached its
+    /// retry limit.
     pub(super) fn run_pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();

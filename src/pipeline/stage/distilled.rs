@@ -210,7 +210,6 @@ fn remaining_flops(config: &Config, load: &Load, end: usize) -> f64 {
     step_flops(config, products, load, config.layers - end)
 }
 
-/// Returns the number of steps between checkpoints.
 fn checkpoint_interval(plan: &TrainingPlan) -> usize {
     plan.finetune.sequences.div_ceil(CHECKPOINTS)
 }

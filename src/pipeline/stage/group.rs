@@ -209,8 +209,7 @@ impl Programs {
         }
     }
 
-    /// Returns the program that the files of a backbone describe. It is dense unless the backbone is an export of a
-    /// variant.
+    /// Returns the program of a backbone, which is dense unless the backbone is an exported variant.
     fn folder_program(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));

@@ -98,8 +98,8 @@ pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
 }
 
-/// Variant to time. `full` is its program with dense operators. `by_channel` is its program with channel-wise
-/// operators, if it has any.
+/// Variant to time. `full` is its program with dense operators, and `by_channel` with channel-wise operators, if it has
+/// any.
 struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
@@ -257,7 +257,6 @@ struct TimedComparison<'a> {
 
 /// Times measured in a session, in the order of its variants.
 struct SessionTimes {
-    /// Index of the first counted round.
     first_counted_round: usize,
     timed: std::vec::IntoIter<PassTimes>,
 }

@@ -60,7 +60,7 @@ pub struct InputNames {
     pub about: &'static str,
     /// Name in messages. It is followed by the text or task, if any.
     pub what: &'static str,
-    /// Returns the tokens that the job with the given index reads.
+    /// Returns the tokens that a job reads, given its index.
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<TokensRef>,
 }
 
@@ -151,7 +151,6 @@ impl Stage {
         })
     }
 
-    /// Returns whether an object is valid on one machine only.
     pub fn is_machine_specific(key: &Key) -> bool {
         Self::for_kind(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }

@@ -127,7 +127,6 @@ pub(super) fn trial_family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) ->
     Family::new(KIND, dense_key_part(backbone), tokens, backbone)
 }
 
-/// Returns the key of a trial.
 pub fn trial_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, trial: &Trial) -> Key {
     let removed = (REMOVED_FIELD, json!(trial.removed));
     match metric {

@@ -126,7 +126,6 @@ struct SelectionSlot<'a> {
     state: SelectionState,
 }
 
-/// State of a selection.
 pub(crate) enum SelectionState {
     Done(Selection),
     Failed(String),

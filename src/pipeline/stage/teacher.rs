@@ -222,7 +222,6 @@ impl TrainingData {
 }
 
 impl CalibrationJob<'_> {
-    /// Returns the key of the teacher's predictions for a shard.
     fn teacher_key(&self, shard: &Range<usize>) -> Key {
         self::shard_key(self.backbone.key_parts(), self.tokens, shard)
     }

@@ -204,7 +204,7 @@ fn generation_draw_error() -> Error {
     Error::job("cannot draw a subset of generated answers")
 }
 
-/// Stored tokens: the windows of a text, the likelihood requests of a task, or the prompts of a generative task.
+/// Stored tokens of a text, of likelihood requests, or of prompts for generation.
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),

@@ -60,7 +60,6 @@ struct SimulatedGrid {
     scale: usize,
 }
 
-/// Outcome of a simulation.
 struct SimulationResult {
     server: Arc<Server>,
     /// Time until the last worker finished.
@@ -166,7 +165,7 @@ impl SimulatedGrid {
         }
     }
 
-    /// Runs one worker process. Returns true if no work is left, or false if the process died or was preempted.
+    /// Runs one worker process. Returns false if the process died or was preempted.
     fn run_process(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut RandomDraws) -> bool {
         let WorkerProcess { disk, pace, stop, rates, .. } = process;
         let _preempted = process.schedule_failure(draws, rates.preempted, process.preemption());

@@ -122,7 +122,7 @@ fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a TokenizedR
         .collect()
 }
 
-/// Maximum number of tokens in a group of documents that are scored together.
+/// Maximum number of tokens in documents that are scored together.
 const MAX_SHARED_TOKENS: usize = 2048;
 
 /// Returns how many leading documents to score together, so that their shared few-shot examples run only once.

@@ -10,7 +10,6 @@ use super::{CHANNELS, LENGTH};
 
 const LAYERS: usize = 32;
 
-/// Dimensions of a simulated grid.
 #[derive(Clone, Copy)]
 pub(super) struct GridDimensions {
     pub(super) backbones: usize,

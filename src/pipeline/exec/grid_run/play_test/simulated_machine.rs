@@ -19,12 +19,12 @@ pub(super) struct FailureRates {
     pub(super) preempted: f64,
     /// Mean number of kills per 100 workers per hour.
     pub(super) killed: f64,
-    /// Mean number of pauses per 100 workers per hour. Each pause is long enough for the worker to lose its leases.
+    /// Mean number of pauses per 100 workers per hour. A paused worker loses its leases.
     pub(super) halted: f64,
     pub(super) seed: u64,
 }
 
-/// Duration of a pause. It is long enough for a worker to lose its leases.
+/// Duration of a pause. It exceeds the lifetime of a lease without a heartbeat.
 const PAUSE: Duration = Duration::from_secs(400);
 
 /// Totals over all workers.
