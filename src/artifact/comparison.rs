@@ -27,7 +27,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
-    // A table in the paper may omit the number of sequences if all its rows use the same one.
+    // A table in the paper may omit the number of calibration sequences if it is the same in all rows.
     let entry = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
     Some(compare_value(ours, entry.value?, tolerance))
 }
@@ -48,8 +48,8 @@ fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> Paper
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two unequal conditions describe the same setting. This is the case for the same dense backbone, and
-/// for conditions that are equal except that only one states the number of calibration sequences.
+/// Returns whether two unequal conditions describe the same setting: the same dense backbone, or conditions that differ
+/// only in that one of them omits the number of calibration sequences.
 fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -230,13 +230,14 @@ const PAPER_SEQUENCES: usize = 128;
 const PAPER_OPERATOR_SEQUENCES: usize = 32;
 /// Seed used in the reference code. The paper does not state one.
 const PAPER_SEED: u64 = 0;
-/// Float types whose results may be compared with the paper, which states float16 for time and memory (appendix F).
+/// Float types whose results may be compared with the paper. The paper states float16 for time and memory (appendix F).
 const PAPER_DTYPES: [&str; 2] = ["f16", "f32"];
 /// Method settings that the paper does not specify, so any value matches.
 const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Number of sequences on which an operator is fine-tuned (appendix D).
 const PAPER_TRAINING_SEQUENCES: usize = 5000;
-/// Rule for splitting each of the paper's texts. The authors may have used either order of a stream's shards.
+/// Rule that splits each of the paper's texts into windows. The shard order of streams is not compared, because the
+/// authors may have used either.
 const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
@@ -272,7 +273,8 @@ pub(super) fn protocol_differences(measurement: &Measurement) -> Vec<String> {
     distinct(&texts)
 }
 
-/// Adds a text for each method option that differs from its default and is not named in the condition.
+/// Describes each method option that differs from its default, except options that the condition names or that the
+/// paper does not specify.
 fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -299,8 +301,8 @@ fn is_unspecified(measurement: &Measurement, trained: &str, option: &str) -> boo
         || option.starts_with(trained)
 }
 
-/// Adds a text for each calibration setting that differs from the paper's. `is_count_named` is set if the condition
-/// states the number of operator sequences.
+/// Describes each calibration setting that differs from the paper's. `is_count_named` states whether the condition
+/// contains the number of operator sequences.
 fn add_calibration(calibrated: &CalibrationSummary, is_count_named: bool, texts: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {

@@ -1,4 +1,4 @@
-//! Explains how the files of a run differ from the recorded ones if all numbers are equal.
+//! Explains how the files of a run differ from the recorded files although all numbers are equal.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::results::{FrameDifference, may_be_left_out, read_frame};
 /// Extensions of files that contain printed tables.
 const TABLE_EXTENSIONS: [&str; 3] = ["csv", "md", "tex"];
 
-/// Describes the difference in each file. Adds a final phrase if no printed digit changes.
+/// Describes how each named file differs. Adds a final phrase if no printed digit changes.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -71,7 +71,7 @@ fn read_text(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
 }
 
-/// Counts the positions at which the numbers in two texts differ.
+/// Counts the numbers that differ between two texts, comparing them in order.
 fn count_changed_numbers(one: &str, other: &str) -> usize {
     let one = printed_numbers(one);
     let other = printed_numbers(other);

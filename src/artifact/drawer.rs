@@ -81,7 +81,7 @@ impl Drawer<'_> {
             FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.build_channels(backbone))),
             FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.build_depths(backbone))),
             FigureKind::Layers => {
-                // A cut of sublayers without a repair may have no number.
+                // Use the cells, because an unrepaired cut of sublayers may have no number.
                 let backbones = distinct(self.outcome.cells.iter().map(|result| &result.cell.backbone));
                 draw_each(&backbones, |backbone| self.build_layers(backbone))
             }
@@ -220,8 +220,7 @@ impl Drawer<'_> {
         self.build_bar_chart(&backbones, series.collect(), self.better_recoveries_note(&metric), backbones.len() > 1)
     }
 
-    /// Builds a chart with one bar per metric. Each metric has its own color because the metrics are the parts of a
-    /// single norm.
+    /// Builds a chart with one bar per metric. The metrics are components of one norm, so they have different colors.
     fn build_shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
@@ -338,7 +337,7 @@ impl Drawer<'_> {
                 continue;
             }
             let label = criterion::label(&criterion.name).to_owned();
-            // A repair of whole layers does not change a row, but an affine map replaces a sublayer.
+            // A repair of whole layers does not change the drawn row, but a replaced sublayer does.
             let known = selections.iter().find(|(row, other)| {
                 row.label == label
                     && other.cell.depth.unit == result.cell.depth.unit

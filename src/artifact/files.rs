@@ -1,4 +1,4 @@
-//! Writes the files of a run: tables, stored results, answers, latencies and the provenance record.
+//! Writes the files of a run: tables, stored results, task answers, latencies and the provenance record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ fn path_with_extension(staging: &Draft, name: &str, ending: &str) -> PathBuf {
     staging.path().join(format!("{name}.{ending}"))
 }
 
-/// Finished grid run whose files are to be written.
+/// Finished grid run from which the result files are written.
 pub(super) struct FinishedRun<'a> {
     pub(super) target: &'a ResultsFolder,
     pub(super) grid: &'a Grid,
@@ -146,7 +146,7 @@ pub(super) struct FinishedRun<'a> {
     pub(super) started: SystemTime,
 }
 
-/// Paths of all files, and the provenance record.
+/// Paths of all written files, and the provenance record.
 type WrittenRecord = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
@@ -288,7 +288,7 @@ fn tasks_json(result: &CellResult) -> Value {
     each.collect()
 }
 
-/// Serializes the scores of a task that is defined in the format of lm-evaluation-harness.
+/// Serializes the scores of a task that is defined in lm-evaluation-harness format.
 fn defined_scores_json(scores: &TaskScores) -> Value {
     let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
     json!({

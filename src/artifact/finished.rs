@@ -1,7 +1,7 @@
 //! Up-to-date check: a command whose inputs and outputs have not changed returns its cached result.
 //!
-//! Compares the SHA-256 of all inputs, stored objects and outputs with the cached hashes. Large files are hashed again
-//! only if they changed since the store cached their hash.
+//! The SHA-256 hashes of all inputs, stored objects and outputs are compared with cached hashes. Large files are hashed
+//! again only if they changed since the store cached their hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ impl<'a> UpToDateCheck<'a> {
 /// Minimum size in bytes of a file whose hash may come from the store's cache. Smaller files are hashed every time.
 const MIN_CACHED_BYTES: u64 = 1 << 20;
 
-/// Hashes the files in `places`, including all files below its folders. Returns `None` if a file cannot be read.
+/// Computes the SHA-256 of each file in `places`, including all files below folders, keyed by path. Returns `None` if a
+/// file cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,

@@ -356,7 +356,7 @@ fn unknown_metric_is_rejected_with_a_suggestion() {
 #[test]
 fn protocol_and_warnings_are_below_the_table() {
     let view = with_notes(sample_table(), "tiny", vec!["Warning: 5 % is seen.".into()]);
-    // Commands print warnings on the standard error instead.
+    // Commands print warnings to standard error instead.
     assert!(screen(&view, None).ends_with("Protocol: profile tiny.\n"), "{}", screen(&view, None));
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
     assert_eq!(

@@ -72,7 +72,7 @@ struct RowsBuilder<'a> {
 }
 
 impl RowsBuilder<'_> {
-    /// Adds the rows for one backbone, which is given by its index.
+    /// Adds the rows for one backbone. `backbone` is its index.
     fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<Measurement>], depths: &[Depth]) -> Result<()> {
         let table = self.table;
         let (dense, pruned): (Vec<&Arc<Measurement>>, Vec<&Arc<Measurement>>) =
@@ -98,7 +98,7 @@ impl RowsBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a row for each method of an entry, and for each variant of the method.
+    /// Adds a row for each variant of each method of an entry.
     fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
         for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
             let method_numbers = numbers.iter().copied().filter(|number| {
@@ -143,14 +143,14 @@ fn operator_sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Returns what distinguishes the rows of a method: the calibration and all settings except the depth.
+/// Returns the key that distinguishes the rows of a method: the calibration and all settings except the depth.
 fn variant_key(measurement: &Measurement) -> (String, Settings) {
     let mut settings = Settings::clone(&measurement.setup.variant);
     settings.remove(settings::DEPTH);
     (measurement.record.condition.calibration.clone(), settings)
 }
 
-/// Returns the depths of a backbone's pruned rows. Depths in whole layers come first.
+/// Returns the distinct depths of a backbone's pruned rows, with depths in whole layers first.
 fn pruned_depths(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
     let conditions = numbers.iter().map(|number| &number.record.condition);
     let pruned = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
@@ -161,7 +161,8 @@ fn pruned_depths(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 
 /// Returns the depths of the column groups, indexed by `[group][backbone]`.
 ///
-/// Depths of different backbones are aligned by rank, unless this would put the same depth into two groups.
+/// Depths of different backbones are aligned by rank if all backbones have equally many and no depth would be in two
+/// groups. Otherwise each distinct depth forms a group.
 fn group_depths(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let max_depths = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths.iter().all(|row| {
@@ -221,7 +222,7 @@ fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Ve
     Ok((measured, headings))
 }
 
-/// Returns the other metrics for the same text or task, whose columns are placed next to the metric's own.
+/// Returns the other measured metrics for the same text or task. Their columns follow the metric's column.
 fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.siblings().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| find_metric(numbers, &other.id)).collect::<Vec<_>>()
@@ -318,7 +319,7 @@ fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Resul
                 "add the option in which the cells differ to the artifact's `named_options`, \
                  or remove one of the cells",
             )),
-        // A failed cell has no score but still belongs in its row.
+        // A failed cell has no score, but its column shows the failure.
         (None, _) => {
             let mut shown = row.iter().copied().filter(|number| column.shows(&number.record.condition));
             Ok(shown.find(|number| number.failure.is_some()))

@@ -14,7 +14,7 @@ use crate::{criterion, grid, recovery};
 pub(super) struct NameList {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// Index of the column that labels a row.
+    /// Index of the column with the row labels.
     pub label: usize,
     /// Index of the column with the category of each row, or `None` if the rows have no categories.
     kind: Option<usize>,
@@ -80,7 +80,7 @@ fn find_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }
 
-/// Returns a path relative to the folder that contains the experiments folder.
+/// Returns `path` relative to the parent of the experiments folder, or only normalized if it is elsewhere.
 fn relative_path(path: &Path, experiments: &Path) -> String {
     let path = normalize_path(path);
     let root = normalize_path(&experiments.join(".."));
@@ -156,7 +156,8 @@ impl NameList {
     }
 }
 
-/// Returns the text with which all names begin, without a trailing space or parenthesis.
+/// Returns the longest common prefix of several names, without trailing spaces and opening parentheses. Returns a
+/// single name unchanged.
 fn common_prefix(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
     let end = (0..=first.len())

@@ -1,4 +1,4 @@
-//! Loss curves from the training of operators.
+//! Loss curves of fine-tuned operators.
 
 use super::drawer::draw_each;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
@@ -9,7 +9,7 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery;
 use crate::results::{Settings, distinct, mean, settings};
 
-/// Draws the training losses for each backbone.
+/// Draws the training losses in one figure per backbone.
 ///
 /// # Errors
 /// Fails if a figure cannot be drawn.
@@ -54,7 +54,7 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
     })
 }
 
-/// Averages the losses over several steps. A single step is noisy because it uses only one sequence.
+/// Averages the losses of consecutive steps. A single step is noisy because it uses only one sequence.
 fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
     Point { x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0, y: mean(steps), error: None }
 }
@@ -64,7 +64,7 @@ fn recovery_name(cell: &Cell) -> &str {
 }
 
 /// Returns the labels of the curves. Each consists of the recovery and the settings that distinguish the curve from
-/// others for the same recovery.
+/// other curves of that recovery.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| settings::from_cell(cell)).collect();
     let names: Vec<&str> = cells.iter().map(|cell| recovery_name(cell)).collect();

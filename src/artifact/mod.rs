@@ -4,7 +4,7 @@
 //! dense backbones. `results_folder`, `files`, `recorded` and `page_part` store the results of a run. The grid executor
 //! is passed in so that tests need no model.
 //!
-//! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
+//! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] never run a grid.
 
 pub mod audit;
 mod catalog;

@@ -21,7 +21,7 @@ pub struct PagePart {
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// Name of the line with the computing time in a cell's note.
+/// Name of the line of a [`CellNote`] that states the computing time.
 const SECONDS: &str = "seconds";
 
 impl PagePart {
@@ -54,7 +54,7 @@ impl PagePart {
         page_artifact(self) == page_artifact(other)
     }
 
-    /// Writes the part to its file in a folder.
+    /// Writes [`Self::FILE`] to a folder.
     ///
     /// # Errors
     /// Fails if the folder is not writable.
@@ -64,10 +64,10 @@ impl PagePart {
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
-    /// Reads the part in a folder. Returns `None` if the folder has none.
+    /// Reads [`Self::FILE`] from a folder. Returns `None` if the file cannot be read.
     ///
     /// # Errors
-    /// Fails if the file is damaged.
+    /// Fails if the file is not valid JSON.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(Self::FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
@@ -124,7 +124,7 @@ fn saved_table(artifact: &Artifact, table: &Table) -> SavedTable {
     saved
 }
 
-/// Summarizes where the stored results of a run come from, by commit and machine.
+/// Groups the stored results of a run by the commit and machine that computed them.
 fn summarize_origins(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
     let distinct: BTreeMap<&String, &UsedObject> = origins.map(|origin| (&origin.key, origin)).collect();
@@ -156,7 +156,7 @@ fn line_value(lines: &BTreeMap<String, String>, name: &str) -> String {
 
 pub(super) fn list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
-        // A column can be used as a filter if it has few distinct texts.
+        // A column gets a filter if most of its texts occur more than once.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
         SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }

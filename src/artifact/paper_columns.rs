@@ -19,12 +19,12 @@ pub(super) fn columns_beyond_paper(entry: &TableEntry, table: &Table) -> Option<
     (!beyond.columns.is_empty()).then_some(Table { title, ..beyond })
 }
 
-/// Returns whether a metric is declared as not in the paper or was added automatically.
+/// Returns whether the paper's table has no column for a metric: it is listed in `beyond` or was added automatically.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !contains_metric(&entry.metrics, metric) || contains_metric(&entry.print.beyond, metric)
 }
 
-/// Returns whether a metric, such as bits per byte, was added automatically.
+/// Returns whether a metric, such as bits per byte, has a column although the description does not request it.
 pub(super) fn is_added_automatically(entry: &TableEntry, metric: &Metric) -> bool {
     !contains_metric(&entry.metrics, metric) && !contains_metric(&entry.print.beyond, metric)
 }

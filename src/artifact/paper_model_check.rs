@@ -1,4 +1,5 @@
-//! Verifies backbones that are named like a backbone in the paper, using the layer count and the hashes in `hub.lock`.
+//! Verifies that a backbone with a name from the paper is the paper's model, by its layer count and the hashes in
+//! `hub.lock`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 
-/// Files that identify a model in addition to its weights. The other files of its repository affect no number.
+/// Files other than the weights that affect a model's results. The remaining files of its repository are not checked.
 const METADATA_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS_EXTENSION: &str = ".safetensors";
 
@@ -55,7 +56,7 @@ pub fn check_pins(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets whether a hub input has the hashes of `hub.lock`. Inputs without a pin count as not pinned.
+/// Sets whether the files of a hub input have the hashes in `hub.lock`. An input without an entry there is not pinned.
 fn mark_pinned(
     hub: &mut Option<HubSource>,
     path: &Path,
@@ -85,11 +86,12 @@ fn input_files(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.into_iter().filter(|file| file.is_file()).collect())
 }
 
-/// Compares the backbones of the `paper` profile with their pins. An unpinned backbone is marked so that its numbers
-/// are not judged against the paper.
+/// Checks the pins of a grid's inputs and, in the `paper` profile, that its backbones are the paper's models. Marks
+/// unpinned backbones as unidentified, so that their numbers are not compared with the paper.
 ///
 /// # Errors
-/// Fails if a folder contains a different model under the name of a backbone in the paper.
+/// Fails if the folder of a backbone with a name from the paper contains a different model, or if a cached file differs
+/// from its pin.
 pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PAPER_PROFILE) {
         return check_pins(grid, hash);
@@ -110,7 +112,7 @@ pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     check_pins(grid, hash)
 }
 
-/// Compares a folder with its pin. Starts with the small files to detect a different model early.
+/// Compares the files in a backbone folder with their pins, smallest first, to detect a different model early.
 fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashFile<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
@@ -143,9 +145,9 @@ fn is_relevant(file: &str) -> bool {
 
 #[derive(Debug)]
 pub struct ExaminedInput {
-    /// Location and type of the input, shown in messages.
+    /// Path and properties of the input, shown in messages.
     pub found: String,
-    /// Repository that should be pinned for the input, or `None` if it is pinned already or not from a hub.
+    /// Hub repository that has no entry in `hub.lock`, or `None` if the input is pinned or not from a hub.
     pub unpinned: Option<String>,
 }
 
@@ -189,7 +191,7 @@ pub fn examine(need: &InputRef, resolver: &InputResolver<'_>, hash: HashFile<'_>
     Ok(ExaminedInput { found, unpinned })
 }
 
-/// Returns whether all files have the pinned hashes. Cached files are matched by name, other copies by content.
+/// Returns whether all files have the pinned hashes. Files in the hub cache are matched by name, other copies by hash.
 ///
 /// # Errors
 /// Fails if a cached file differs from its pin.

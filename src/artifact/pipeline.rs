@@ -34,7 +34,7 @@ pub trait Executor {
     /// Runs the grid. `results` is the folder in which the results will be published.
     ///
     /// # Errors
-    /// Fails if the run stops early. Failed cells are part of the outcome instead.
+    /// Fails if the run stops early. Failed cells are reported in the outcome instead.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
     /// Runs a grid that precedes another one. Does not evict objects that the next grid may need.
@@ -81,7 +81,7 @@ impl Runner<'_> {
 
 #[derive(Debug)]
 pub struct ArtifactOutcome {
-    /// Table of the artifact, or `None` for a figure.
+    /// Table of the artifact, or `None` if it is only a figure.
     pub table: Option<Table>,
     /// Comparison with the paper. Empty if the paper has no values for the backbones.
     pub comparison: String,
@@ -149,7 +149,7 @@ pub fn make(
         comparison = format_comparison(&laid);
         table = Some(laid);
     }
-    // If the gate stopped every model, report this instead of an empty figure.
+    // If the gate stopped every backbone, report its error instead of the empty figure's.
     let drawn = write_figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
@@ -171,7 +171,7 @@ pub fn make(
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// Rejects a run that is to be recorded if it is incomplete or has noisy timings.
+/// Rejects recording a run that is incomplete or has noisy timings.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.is_recording() && outcome.failed_count() + outcome.incomplete_count() > 0 {
         let found = format!(
@@ -264,8 +264,8 @@ fn write_tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Dra
     Ok(files)
 }
 
-/// Returns the LaTeX variants with their file names. There is one variant with the paper's columns for each name of the
-/// artifact, and another that adds the paper's values. The columns that are not in the paper form a separate variant.
+/// Returns the LaTeX variants of a table with their file names: one with the paper's columns for each name of the
+/// artifact, one that adds the paper's values, and one with the columns that the paper does not have.
 pub(super) fn latex_variants(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = paper_columns::keep_paper_columns(entry, table);
     let mut forms: Vec<(String, Table)> =
@@ -335,7 +335,7 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// Returns the provenance lines for the page section of an artifact.
+/// Formats the provenance record as name-value pairs for the results page.
 pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
@@ -354,7 +354,7 @@ pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Writes a table of built-in names. Returns the table formatted for the terminal.
+/// Writes the files of a list artifact. Returns its table formatted for the terminal.
 ///
 /// # Errors
 /// Fails if the folder is not writable.

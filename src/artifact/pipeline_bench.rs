@@ -52,7 +52,7 @@ impl Executor for FixedTimes {
     }
 }
 
-/// Executor that returns a given perplexity for each cell and counts the cells it was asked for.
+/// Executor that returns a given perplexity for each cell and records the number of cells of each run.
 pub(super) struct FakeExecutor {
     pub(super) perplexity: fn(&Cell) -> Option<f64>,
     pub(super) cell_counts: RefCell<Vec<usize>>,

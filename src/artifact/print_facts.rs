@@ -7,7 +7,7 @@ pub(super) type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// Reads the fixture. Returns the label and the layout facts of each table in the paper.
+/// Parses the fixture. Returns the label and the layout facts of each table in the paper, keyed by table name.
 pub(super) fn read_fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
@@ -23,7 +23,7 @@ pub(super) fn read_fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// Splits off the argument of a command, in braces or brackets. Returns the argument and the remaining text.
+/// Splits off a leading LaTeX argument in braces or brackets. Returns the argument and the remaining text.
 fn split_argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -34,7 +34,7 @@ fn split_argument(text: &str) -> (&str, &str) {
     (&text[1..end], &text[end + 1..])
 }
 
-/// Normalizes a cell. Also returns whether it is shaded.
+/// Reduces the LaTeX source of a cell to a normalized word. Also returns whether the cell is shaded.
 fn parse_cell(text: &str) -> (String, bool) {
     let mut word = String::new();
     let mut over = String::new();
@@ -80,8 +80,8 @@ fn parse_cell(text: &str) -> (String, bool) {
     (format!("{over}{word}{span}{arrow}"), shaded)
 }
 
-/// Splits off the rule at the start of a line, such as `midrule` or `cmidrule2-13`. For a shaded line, the rule is
-/// empty.
+/// Splits off a leading rule command and returns its name, such as `midrule` or `cmidrule2-13`. The name is empty for
+/// `\rowcolor`, which shades the row.
 fn split_rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
@@ -151,7 +151,7 @@ fn move_names_first(rows: &mut [(String, Vec<String>)]) {
     }
 }
 
-/// Names that the paper or this program uses, each with the common name that replaces it in the comparison.
+/// Pairs of a name used by the paper or by this program and the common name that replaces it in the comparison.
 const COMMON_NAMES: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),

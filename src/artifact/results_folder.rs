@@ -20,8 +20,7 @@ pub struct ResultsFolder {
     record: RecordMode,
 }
 
-/// Whether a run becomes the recorded run (the one committed to the repository), keeps an existing one, or has none at
-/// its path.
+/// Relation of a run to the recorded run (the run committed to the repository) at its path.
 #[derive(Debug, Clone)]
 enum RecordMode {
     /// No recorded run exists at this path.
@@ -55,7 +54,7 @@ impl ResultsFolder {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
         let is_unchanged = description.differs.is_empty();
-        // A renamed grid already has a folder of its own, so no suffix is needed.
+        // A renamed grid has a separate folder anyway, so it needs no suffix.
         let is_plain = is_unchanged || description.is_renamed();
         let path = match is_plain && Provenance::read_description(&plain).is_none_or(|run| run.is_same(&description)) {
             true => plain.clone(),
@@ -125,7 +124,7 @@ impl ResultsFolder {
         self.as_described
     }
 
-    /// Checks that the files can be written so that a run does not lose its results at the end.
+    /// Checks that the files can be written, so that a run does not fail after computing its results.
     ///
     /// # Errors
     /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
@@ -154,7 +153,7 @@ impl ResultsFolder {
     /// # Errors
     /// Fails if a path is not UTF-8.
     pub fn differences_from(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
-        // An unreadable folder can be replaced without losing anything.
+        // Unreadable results cannot be compared, and replacing them loses nothing.
         let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
         Ok(changed_settings(&before, &grid.resolved()?, inputs))
     }
@@ -185,9 +184,9 @@ impl ResultsFolder {
 
     /// Moves a finished draft to its final location.
     ///
-    /// A recorded run is only replaced by a run that is to be recorded and has different results. The repository
-    /// therefore shows no spurious changes. If a run reproduces the recorded numbers, the recorded folder only receives
-    /// the large untracked files whose hashes are in the record.
+    /// A recorded run is replaced only if the new run will be recorded and its results differ, which avoids spurious
+    /// changes in the repository. If a run reproduces the recorded numbers, the recorded folder only receives the large
+    /// untracked files whose hashes are in the record.
     ///
     /// # Errors
     /// Fails in the same cases as [`Draft::publish`], or if a record would identify the machine.

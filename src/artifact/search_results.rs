@@ -1,4 +1,5 @@
-//! Search reports in Markdown and JSON, and tables that compare races with the full scores of another artifact.
+//! Search reports in Markdown and JSON, and tables that compare each search with an artifact that scores all candidates
+//! on all items.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -22,7 +23,7 @@ use crate::results::number_record::DENSE;
 use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, CandidateOutcome, SearchOutcome, markdown};
 
-/// Race, with its best candidate according to the artifact that scores all cells.
+/// Search outcome, and the candidate with the best score in the artifact that scores all cells.
 type SearchComparison<'a> = (&'a SearchOutcome, Option<(&'a ResultRow, &'a Candidate)>);
 
 /// Results of an artifact's searches, compared with the table in which every cell was scored on all items.
@@ -34,7 +35,8 @@ pub struct SearchResults<'a> {
 }
 
 impl<'a> SearchResults<'a> {
-    /// Creates the search report. `results` contains the results of the artifact that scores all cells on all items.
+    /// Finds the best candidate of each search in `results`, the results of the artifact that scores all cells on all
+    /// items.
     pub fn new(
         grid: &'a Grid,
         races: &'a RacesEntry,
@@ -168,7 +170,8 @@ impl<'a> SearchResults<'a> {
         search_names(&artifact.name).into_iter().chain(outputs).collect()
     }
 
-    /// Writes the files. `dense` contains the unpruned backbones, which provide the provenance.
+    /// Writes the report, the table and the provenance record. `dense` is the run of the unpruned backbones, which
+    /// supplies the recorded inputs and engines.
     ///
     /// # Errors
     /// Fails if the folder is not writable.
@@ -216,7 +219,7 @@ fn format_held_out_score(found: &SearchOutcome, role: &str) -> String {
     score.zip(found.objectives.first()).map_or_else(empty_cell, |(score, objective)| objective.score_text(score))
 }
 
-/// Formats the costs of a race and of the evaluation on held-out items, in percent of scoring everything.
+/// Formats the costs of a race and of the evaluation on held-out items, in percent of an exhaustive grid.
 fn format_costs(race: f64, judged: f64, all: f64) -> String {
     format!("{:.0} + {:.0}", 100.0 * race / all.max(1.0), 100.0 * judged / all.max(1.0))
 }

@@ -14,7 +14,7 @@ use crate::results::number_record::{DENSE, Record};
 use crate::results::{Measurement, Sample, distinct, group_by_key, mean};
 use crate::{criterion, recovery};
 
-/// Backbone, depth, number of layers and criterion, which identify a cut.
+/// Key of a cut (a set of removed layers): backbone, depth, number of layers and criterion.
 type BackboneCut = (String, usize, usize, String);
 
 /// Values of a method, keyed by seed.
@@ -190,7 +190,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
     mean(&values)
 }
 
-/// Returns the label of a method, which is its recovery or, if it is unrepaired, its criterion.
+/// Returns the label of the recovery, or of the criterion if nothing is repaired.
 fn method_label(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),
