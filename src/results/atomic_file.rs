@@ -104,7 +104,7 @@ pub fn polars_error(error: &PolarsError) -> Error {
     Error::job("cannot write the results as CSV or Parquet").found(error.to_string())
 }
 
-/// Writer for Parquet files that keeps I/O errors. Without it, polars would report a full disk as a damaged table.
+/// Parquet output file that remembers I/O errors, because polars would report a full disk as a damaged table.
 pub(super) struct ParquetFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
@@ -129,7 +129,7 @@ impl ParquetFile<'_> {
         }
     }
 
-    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is made from the error code.
+    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy has only the error code or kind.
     fn record_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted

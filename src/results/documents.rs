@@ -87,8 +87,8 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
 pub const CHANNELS_FILE: &str = "channels.parquet";
 
 /// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is
-/// identified by the first layer that it removes. `error` is the mean absolute difference between the repaired and the
-/// dense residual stream over all tokens, |X̂ − X_post|. If no cell has a boundary, no file is written.
+/// identified by the first removed layer of its region. `error` is the mean absolute difference between the repaired
+/// and the dense residual stream over all tokens, |X̂ − X_post|. If no cell has a boundary, no file is written.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.

@@ -1,8 +1,8 @@
 //! LaTeX tables in the style of the paper: booktabs, backbone names spanning their rows, best values bold,
 //! second-best underlined, our rows shaded.
 //!
-//! Tables have their natural width, shrunk to the line if necessary. Protocol and notes would make the float exceed a
-//! page, so they are written as running text to a separate file.
+//! Tables have their natural width, shrunk to the line width if necessary. Protocol and notes would make the float
+//! exceed a page, so they are written as running text to a separate file.
 
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, Visibility};
 use super::text::{TextColumn, TextTable, capital};

@@ -117,7 +117,7 @@ impl Sample {
 pub struct SeedValue {
     pub seed: u64,
     pub cell: String,
-    /// Identity of the cell; `None` if it was never planned.
+    /// Identity of the cell; `None` if the gate skipped it.
     pub identity: Option<Arc<Identity>>,
     /// Value; `None` if the cell failed.
     pub value: Option<f64>,
@@ -132,7 +132,7 @@ pub struct Setup {
     pub measure: Settings,
     /// Names of the cell settings that are part of the condition.
     pub named_settings: Arc<BTreeSet<String>>,
-    /// Identity of the variant, which does not depend on names; `None` for a cell that was never planned.
+    /// Identity of the variant, which does not depend on names; `None` for a cell that the gate skipped.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
     pub engine: Option<EngineId>,
@@ -236,7 +236,7 @@ impl Measurement {
     }
 
     /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers
-    /// that were never planned are compared by their settings.
+    /// without an identity are compared by their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
         let operator_sequences = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
@@ -256,8 +256,8 @@ impl Measurement {
         }
     }
 
-    /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. Returns `None` if it was
-    /// never planned.
+    /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. Returns `None` if the gate
+    /// skipped its cell.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
             Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.identity.as_deref()).collect::<Option<_>>()?,

@@ -1,11 +1,11 @@
 //! Results of a grid as one tidy table, and their display (layer 2 of the architecture).
 //!
 //! [`collect`] converts a [`GridOutcome`](crate::pipeline::outcome::GridOutcome) into [`Results`]: one number per cell,
-//! metric and protocol, with its error and items. `run`, `reproduce`, the page and `compare` all use [`Results`]. A
-//! [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables for `run`, and [`crate::artifact`]
-//! those of the paper. Ranks and paired tests are computed once, on the table. The output formats are `text` (terminal
-//! and Markdown), `latex`, `frame` (CSV and Parquet) and `saved_table` (`page.json`, which the page shows). `stored`
-//! reads and writes the numbers as JSON, and `differences` compares the numbers of two runs.
+//! metric and protocol, with its error and per-item values. `run`, `reproduce`, the results page and `compare` all use
+//! [`Results`]. A [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables for `run`, and
+//! [`crate::artifact`] those of the paper. Ranks and paired tests are computed once, on the table. The output formats
+//! are `text` (terminal and Markdown), `latex`, `frame` (CSV and Parquet) and `saved_table` (`page.json`, which the
+//! page shows). `stored` reads and writes the numbers as JSON, and `differences` compares the numbers of two runs.
 
 mod aggregate_seeds;
 mod atomic_file;

@@ -347,7 +347,7 @@ impl MeasurementsBuilder<'_> {
 }
 
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. For pruned cells that
-/// failed or are incomplete, they have no values, which leaves gaps in the figures.
+/// failed or are incomplete, the metrics have no values, which leaves gaps in the figures.
 fn repair_metrics(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()

@@ -42,7 +42,7 @@ pub(super) struct AmbiguousNumbers {
     pub settings: Vec<String>,
 }
 
-/// Identity of a number, with its run's names for the inputs.
+/// Identity of a number, with the names that its run gives to the inputs.
 struct NumberIdentity {
     at: usize,
     names: NumberNames,
@@ -63,7 +63,7 @@ pub(super) fn pair_numbers(renamed: &NameMap, first: &StoredResults, second: &St
     let mut pairing = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(second);
-    // Numbers whose names are mapped. The second pass pairs them by name.
+    // Numbers renamed by `--map`. They are paired only by name.
     let mut mapped = Vec::new();
     for number in number_identities(first) {
         let at = number.at;
@@ -153,8 +153,8 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number) {
             Some(flat) => flat,
-            // A number that was never planned has no identity. Use the settings that distinguish it within its run
-            // instead.
+            // A number whose cell was skipped by the gate has no identity. Use the settings that distinguish it within
+            // its run instead.
             None => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
         };
         let kind = match Metric::find(&names.metric) {

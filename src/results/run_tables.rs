@@ -201,7 +201,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
     let columns = settings.into_iter().map(|(backbone, depth, layers)| {
         let total = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
         let head = format!("{backbone} {depth}{total}");
-        // The column repeats the dense value of its backbone.
+        // Each column of a backbone shows its dense value.
         number_column(results, protocol, head, Some(BTreeMap::from([(backbone, Some(depth))])))
     });
     let columns: Vec<NumberColumn> = columns.collect();

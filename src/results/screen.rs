@@ -40,7 +40,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     text
 }
 
-/// Joins the lines of a string. Reasons for failures, for example, may have several lines.
+/// Joins the lines of a string, such as a failure reason, into one line.
 fn one_line(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }

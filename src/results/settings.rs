@@ -1,5 +1,4 @@
 //! Named settings that distinguish the numbers in a run. Labels built from them are only displayed, never parsed.
-//! Groups and distinct values keep the order in which they first appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,7 +140,8 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// Labels rows by name with `label`. Labels of rows with equal names end in the settings that distinguish these rows.
+/// Labels each row with `label` applied to its name. Labels of rows with equal names end in the settings that
+/// distinguish these rows.
 pub fn distinct_labels<N: Clone + PartialEq>(
     names: &[N],
     label: impl Fn(&N) -> String,

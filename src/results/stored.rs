@@ -147,8 +147,8 @@ impl StoredResults {
         measures.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens the identity of a number: its variant and each measurement. Returns `None` if the number was never
-    /// planned.
+    /// Flattens the identity of a number: its variant and each measurement. Returns `None` if the gate skipped its
+    /// cell.
     pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -159,8 +159,8 @@ impl StoredResults {
         Some(all)
     }
 
-    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` if the number was never
-    /// planned.
+    /// Returns the SHA-256 of a number's identity, which the results page also uses. Returns `None` if the gate skipped
+    /// its cell.
     pub fn identity(&self, number: &ResultRow) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();

@@ -1,4 +1,4 @@
-//! Writes the Parquet file of all timed passes, and formats the notes for latency tables.
+//! Writes a Parquet file with all timed forward passes, and formats the notes for latency tables.
 
 use std::path::{Path, PathBuf};
 
@@ -126,7 +126,7 @@ fn channel_wise_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Formats a note about rounds added to those of the protocol.
+/// Formats a note about rounds that were added because the times were noisy.
 fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {

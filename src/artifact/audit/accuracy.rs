@@ -193,8 +193,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the range of accuracies that round to a printed cell. Returns `None` if the task is unknown or if no count
-/// fits.
+/// Returns the range of accuracies that round to a printed cell. Returns `None` if the task is unknown or no count of
+/// correct answers fits.
 fn accuracy_range(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let counts = possible_counts(entry, columns)?;
     Some((counts.first()?.1, counts.last()?.1))

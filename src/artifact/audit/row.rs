@@ -68,7 +68,7 @@ impl<'a> AuditRow<'a> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Returns a pair of scores for each metric present in both rows.
+    /// Returns a pair of scores for each score column that has a value in both rows.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
@@ -180,7 +180,7 @@ impl AuditTask {
     /// (`PIQA=1838`). The document count may be followed by a chance accuracy (`PIQA=1838:50`).
     ///
     /// # Errors
-    /// Fails if the meaning is neither a known task nor a document count.
+    /// Fails if the text after `=` is neither a known task nor a document count.
     pub fn parse(text: &str) -> Result<Self> {
         let (column, meaning) = text.split_once('=').unwrap_or((text, text));
         if let Some(task) = TASKS.iter().find(|task| task.name == meaning) {

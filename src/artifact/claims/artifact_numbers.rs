@@ -13,7 +13,7 @@ use crate::results::number_record::{DENSE, Record};
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
+    /// Settings that identify each record. An entry is empty if the gate skipped its cell. The list is empty for the
     /// paper's values.
     pub identities: Vec<FlatSettings>,
     /// Stored results of the run that produced the numbers, or `None` for the paper's values.
@@ -50,7 +50,7 @@ impl ArtifactNumbers {
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
 /// Level at which the settings of two runs are compared. The predicate selects the settings that must agree. The
-/// function returns the name under which a record's settings are compared.
+/// function returns the name under which a record's settings are compared, or `None` to skip the record.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
 /// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
@@ -114,7 +114,7 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     })
 }
 
-/// Returns the settings of a run, grouped by name.
+/// Returns the settings of a run on one level, grouped by name.
 fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known_numbers() {

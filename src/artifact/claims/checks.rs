@@ -179,7 +179,7 @@ fn check_equal_by_solvers(setting: &ClaimSetting<'_>, metric: &str) -> ClaimChec
     setting.value(metric, SVD).check_equal(setting.value(metric, SOLVE))
 }
 
-/// Returns the lead of `ghosted` over LinearPatch (Rotate), as a fraction of the value of the latter.
+/// Returns the lead of `ghosted` over LinearPatch (Rotate), as a fraction of LinearPatch's value.
 fn relative_lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
     setting.lead(metric, GHOSTED, &[ROTATE]).ratio_to(setting.value(metric, ROTATE))
 }

@@ -27,7 +27,7 @@ pub struct ClaimVerdict {
     pub total: usize,
     /// Number of settings in which the check must hold.
     pub needed: RequiredSettings,
-    /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
+    /// Whether a run did not check the dense models against the paper (`--no-gate`).
     pub ungated: bool,
     /// Counts of settings in which our method scores best. `None` unless the claim is that it is the best method.
     pub best: Option<BestCounts>,
@@ -83,7 +83,7 @@ impl Claim {
         ClaimVerdict { outcome: Judgement::NotApplicable, ..self.unknown_verdict(reason) }
     }
 
-    /// Runs the check in every setting that all artifacts share.
+    /// Runs the check in every setting for which all artifacts have numbers.
     fn judge_settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.value(&record.condition)).collect() };

@@ -15,7 +15,7 @@ use crate::results::number_record::{Condition, Record};
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
-    /// Records of the dense backbone, shared by all settings.
+    /// Records of the setting's backbone without pruning.
     dense: Vec<&'a Record>,
     /// Suffix that describes the selected subset, such as `, depth 11`.
     suffix: String,
@@ -82,7 +82,7 @@ impl<'a> ClaimSetting<'a> {
         )
     }
 
-    /// Returns the number of removed layers.
+    /// Returns the number of removed layers, or NaN if the setting has no records.
     pub(super) fn depth(&self) -> f64 {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }

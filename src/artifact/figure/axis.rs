@@ -36,8 +36,7 @@ impl Axis {
     }
 }
 
-/// Range of magnitudes that can be drawn. A value outside it is not a plausible measurement, and its square would
-/// overflow or underflow.
+/// Limits of the magnitudes that can be drawn. Squares of values outside this range would overflow or underflow.
 const MAX_VALUE: f64 = 1e150;
 const MIN_VALUE: f64 = 1e-150;
 
@@ -120,7 +119,7 @@ impl Range {
         range
     }
 
-    /// Returns the low end of a linear axis that starts above 0.
+    /// Returns the low end of a linear range that starts above 0, or `None` for any other range.
     pub(super) fn begins_above_zero(&self) -> Option<f64> {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
@@ -201,7 +200,8 @@ fn from_scale(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Formats a multiple of `step`. `largest` determines whether all ticks are in scientific notation.
+/// Formats a multiple of `step`. `largest` is the largest magnitude on the axis. It determines whether all ticks are in
+/// scientific notation.
 fn format_tick(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
@@ -228,8 +228,8 @@ pub(super) fn format_significant(value: f64, digits: usize) -> String {
     format!("{rounded:.decimals$}")
 }
 
-/// Number of decimals shared by a row of numbers. It gives the largest number at least three significant digits and the
-/// smallest at least two.
+/// Number of decimals shared by all labels of a chart. It gives the largest number at least three significant digits
+/// and the smallest at least two. If it is `None`, each label has three significant digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decimals(Option<usize>);
 

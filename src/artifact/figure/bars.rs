@@ -33,7 +33,7 @@ impl From<Option<f64>> for BarValue {
 pub struct Series<T = BarValue> {
     /// Method, which determines the color and the marker (see [`palette::look`]).
     pub method: String,
-    /// Name of the method as displayed.
+    /// Name of the method in the legend.
     pub label: String,
     /// One value per group.
     pub values: Vec<T>,
@@ -71,7 +71,7 @@ const GROUP_GAP: f64 = 0.7;
 const MARKER_ROW_HEIGHT: f64 = 10.0;
 
 impl BarChart {
-    /// Draws the chart and returns the position below it.
+    /// Draws the chart and returns the y-coordinate of its lower edge.
     ///
     /// # Errors
     /// Fails if there is no group, series or number, or if a series does not have one value per group.
@@ -131,8 +131,8 @@ impl BarChart {
         groups.draw_names(scene, &self.groups, frame.bottom + MARKER_ROW_HEIGHT + GAP)
     }
 
-    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
-    /// value.
+    /// Draws a bar of width `2 * half` centered on `x`, with its error bar and label. Draws only the label if the axis
+    /// cannot show the value.
     fn draw_bar(
         &self,
         scene: &mut Scene,
@@ -232,7 +232,7 @@ const DOT_SPREAD: f64 = 0.75;
 const MAX_DOT_COLUMN_WIDTH: f64 = 24.0;
 
 impl DotChart {
-    /// Draws the plot and returns the position below it.
+    /// Draws the plot and returns the y-coordinate of its lower edge.
     ///
     /// # Errors
     /// Fails if there are no numbers, or if a method does not have one list per group.

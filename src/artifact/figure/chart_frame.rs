@@ -1,4 +1,4 @@
-//! Layout shared by bars, curves and layer stacks.
+//! Layout shared by all figures: heading, legend, axes, grid and note.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
@@ -26,7 +26,7 @@ impl Width {
     }
 }
 
-/// Texts around a plot, and the width of the figure.
+/// Texts of a figure outside its plot, and the width of the figure.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surroundings {
     /// Accessible title, which is not drawn.
@@ -53,7 +53,7 @@ pub(super) const LAYER_HEIGHT: f64 = 8.9;
 /// Length of the arrows from the embedding to the first layer and from the last layer to the head, in points.
 pub(super) const STACK_ENDS: f64 = 9.0;
 
-/// Draws the heading and returns the position below it.
+/// Draws the heading and returns the y-coordinate below it.
 pub(super) fn draw_heading(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
@@ -149,7 +149,7 @@ impl Frame {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// Draws the x-axis and returns the position below it.
+    /// Draws the x-axis and returns the y-coordinate below its title.
     pub(super) fn draw_x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
         self.draw_axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
@@ -186,7 +186,7 @@ pub(super) struct Groups {
     left: f64,
     width: f64,
     columns: usize,
-    /// Distance between two columns.
+    /// Distance between the centers of adjacent columns, in points.
     pub(super) pitch: f64,
 }
 
@@ -206,7 +206,7 @@ impl Groups {
         self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
     }
 
-    /// Draws the group names and returns the position below them.
+    /// Draws the group names and returns the y-coordinate below them.
     pub(super) fn draw_names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         names.iter().enumerate().fold(below, |lowest, (group, name)| {
             let at = (self.middle(group), below);
@@ -248,7 +248,7 @@ impl Key {
 const ENTRY_GAP: f64 = 10.0;
 const LEGEND_ROW_HEIGHT: f64 = font::LINE + 2.0;
 
-/// Draws the legend from `top` downward and returns the position below it.
+/// Draws the legend from `top` downward and returns the y-coordinate below it.
 pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
     let room = right - left;
     let labels: Vec<String> =
@@ -327,7 +327,7 @@ pub(super) fn draw_arrow(scene: &mut Scene, places: &[ScenePoint], color: Color)
     scene.fill(corners, color, 1.0);
 }
 
-/// Draws the labels below and above a layer stack.
+/// Draws the label `embedding` below a layer stack and the label `head` above it.
 pub(super) fn draw_stack_ends(scene: &mut Scene, x: f64, (ground, top): (f64, f64)) {
     scene.text((x, ground + STACK_ENDS + font::LINE * 0.8), "embedding", Anchor::Middle, TEXT);
     scene.text((x, top - STACK_ENDS - GAP * 0.7), "head", Anchor::Middle, TEXT);

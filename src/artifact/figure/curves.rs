@@ -21,16 +21,16 @@ pub struct Point {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Method, which determines the color and the marker (see [`palette::look`]). If it is empty, they follow from the
-    /// position among the lines.
+    /// Method, which determines the color and the marker (see [`palette::look`]). If it is empty, the index of the line
+    /// determines them.
     pub method: String,
-    /// Name of the method as displayed.
+    /// Name of the method in the legend.
     pub label: String,
     pub points: Vec<Point>,
 }
 
 impl Line {
-    /// Returns the style of the line, given its position among the lines.
+    /// Returns the style of the line, given its index among the lines.
     fn look(&self, number: usize) -> Look {
         if self.method.is_empty() { palette::nth_style(number) } else { palette::look(&self.method) }
     }
@@ -68,7 +68,7 @@ const MAX_MARKED_POINTS: usize = 40;
 const COLUMN_WIDTH: f64 = 0.35;
 
 impl Curves {
-    /// Draws the chart and returns the position below it.
+    /// Draws the chart and returns the y-coordinate of its lower edge.
     ///
     /// # Errors
     /// Fails if there are no lines, or no points that the axes can show.
@@ -190,7 +190,7 @@ fn empty_chart_error() -> Error {
     Error::bad_input("the line chart is empty")
 }
 
-/// Frame and style used to draw the points of one line.
+/// Frame, x-range and style used to draw the points of one line.
 struct LinePlot<'a> {
     frame: &'a Frame,
     xs: &'a Range,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Name of the font. It is also the first choice in SVG files.
 pub(super) const NAME: &str = "DejaVu Sans";
 
-/// Size of all text, in points. It is the smallest that is legible in the paper's columns.
+/// Size of all text, in points: the smallest legible size in the paper's columns.
 pub(super) const SIZE: f64 = 8.0;
 
 /// Line height, in points.

@@ -1,4 +1,5 @@
-//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted. Cuts of sublayers have split layers.
+//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted. If sublayers are removed, each layer is split
+//! into its attention and its MLP.
 
 use super::chart_frame::{
     self, BASELINE_OFFSET, GAP, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::results::ranges;
 use crate::style::Dash;
 
-/// Cut that a criterion selected.
+/// Layers or sublayers that a criterion selected for removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagramRow {
     /// Label above the stacks, such as `LLM-Streamline (contiguous)`.
@@ -50,7 +51,7 @@ type Region = (usize, usize);
 const REGION_PAD: f64 = 6.0;
 /// Half the width of a layer, in points.
 const HALF_LAYER_WIDTH: f64 = 30.5;
-/// Distance between a layer and the stream that bypasses it, in points.
+/// Distance between a layer and the residual stream that bypasses it, in points.
 const BYPASS_GAP: f64 = 5.0;
 
 const GHOST_LABEL: &str = "Ghosted Layer";
@@ -64,7 +65,7 @@ enum Stack {
 }
 
 impl LayerDiagram {
-    /// Draws the diagram and returns the position below it.
+    /// Draws the diagram and returns the y-coordinate of its lower edge.
     ///
     /// # Errors
     /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains a
@@ -191,7 +192,7 @@ impl DrawnStack<'_> {
 
     fn draw_stack(&mut self, stack: Stack) {
         let top = self.bottom_edge(self.layers);
-        // Draw the stream behind the layers.
+        // Draw the residual stream behind the layers.
         let mut from = self.ground + STACK_ENDS;
         if stack != Stack::Dense {
             for &(first, last) in self.regions {
@@ -239,7 +240,8 @@ impl DrawnStack<'_> {
         );
     }
 
-    /// Returns the positions at which the stream leaves the layer below a region and enters the layer above it.
+    /// Returns the y-coordinates at which the residual stream leaves the layer below a region and enters the layer
+    /// above it.
     fn stream_ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + STACK_ENDS } else { self.bottom_edge(first - 1) - LAYER_HEIGHT };
         let end = if last + 1 == self.layers {
@@ -289,7 +291,7 @@ impl DiagramRow {
         operators.len() == removed.len() && removed.iter().any(|layer| removed.contains(&(layer + 1)))
     }
 
-    /// Returns the regions of removed layers, which are empty for a cut of sublayers.
+    /// Checks the cut and returns its regions of removed layers. A cut of sublayers has no regions.
     fn regions(&self, layers: usize) -> Result<Vec<Region>> {
         let found = match &self.cut {
             DiagramCut::Layers { removed, .. } => group_regions(removed, layers),
@@ -311,7 +313,7 @@ impl DiagramCut {
     }
 }
 
-/// Returns the first and last layer replaced by each operator.
+/// Returns the first and last layer replaced by each operator, or `regions` if `operators` is empty.
 fn replaced_regions(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
     let mut all: Vec<Region> =
         operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();

@@ -1,8 +1,8 @@
-//! Renders the paper's figures as SVG, PDF and PNG from plain data, independent of runs, backbones and recoveries.
+//! Renders the paper's figures as SVG, PDF and PNG from plain data.
 //!
 //! | figure in the paper | type |
 //! | --- | --- |
-//! | 1, boundary error by recovery; 3, norms of the operator's parts | [`BarChart`] |
+//! | 1, boundary error by recovery; 3, norms of the operator's symmetric and antisymmetric part | [`BarChart`] |
 //! | 2, removed layers and Ghosted Layers, or removed sublayers | [`LayerDiagram`] |
 //! | 4, error in each channel; 5, accuracy against depth | [`Curves`] |
 //! | none, one value per calibration seed | [`DotChart`] |

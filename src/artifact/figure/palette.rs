@@ -99,8 +99,8 @@ const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::Das
 
 /// Returns the style of a recovery (such as `ghosted`), the dense backbone or a metric.
 ///
-/// A variant (such as `ghosted:svd`) has the color of its method, and a marker and dash of its own. These, and the
-/// style of any other name, are derived from a hash of the name.
+/// A variant (such as `ghosted:svd`) has the color of its method. Its marker and dash are derived from a hash of its
+/// name, as is the whole style of an unknown name.
 pub fn look(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
@@ -141,8 +141,8 @@ const SERIES_MARKERS: [Marker; 8] = [
     Marker::Star,
 ];
 
-/// Returns the style of a numbered series. Used in figures whose series are criteria, or pairs of a selection and a
-/// repair. The first 40 styles are distinct.
+/// Returns the style of a numbered series, for figures whose series are not recoveries. The first 40 styles are
+/// distinct.
 pub(super) fn nth_style(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
     let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];

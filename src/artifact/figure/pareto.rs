@@ -53,9 +53,9 @@ const LABEL_GAP: f64 = 2.0;
 const ROW_GAP: f64 = 8.0;
 /// Gap between two columns of panels, in points.
 const COLUMN_GAP: f64 = 12.0;
-/// Maximum number of ticks on the x-axes of a row.
+/// Maximum total number of ticks on the x-axes of a row of panels.
 const MAX_ROW_TICKS: usize = 10;
-/// Number of ticks that every x-axis may have, however many panels share a row.
+/// Number of ticks allowed on each x-axis, regardless of the number of panels in a row.
 const MIN_PANEL_TICKS: usize = 4;
 
 /// Maximum distance between two points that share a label, in typographic points (1/72 inch).
@@ -95,7 +95,7 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
 }
 
 impl Pareto {
-    /// Draws the rows of panels below one another.
+    /// Draws all panels and returns the y-coordinate of their lower edge.
     ///
     /// # Errors
     /// Fails if a panel has no point that its axes can show.
@@ -156,7 +156,7 @@ impl Pareto {
         visible
     }
 
-    /// Draws a panel below `top` and returns the position below it.
+    /// Draws a panel below `top` and returns the y-coordinate of its lower edge.
     fn draw_panel(
         &self,
         (row, column): PanelIndex,
@@ -189,8 +189,8 @@ impl Pareto {
         Ok(frame.draw_x_axis(scene, &title, &xs.ticks(max_ticks), xs))
     }
 
-    /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. Labels do not
-    /// overlap `line`.
+    /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. `line` is the
+    /// bounding box of the dense model's line, which labels must not overlap.
     fn draw_points(
         &self,
         row: usize,

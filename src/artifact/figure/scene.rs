@@ -94,7 +94,7 @@ impl Scene {
         self.shapes.push(SceneShape::Text { at, text, anchor, color, vertical: true });
     }
 
-    /// Draws lines of text and returns the position below them.
+    /// Draws lines of text and returns the y-coordinate below them.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ASCENT * font::SIZE), line, anchor, TEXT);

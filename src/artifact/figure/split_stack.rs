@@ -9,7 +9,7 @@ use crate::model::{Cut, Sublayer};
 use crate::results::ranges;
 use crate::style::Dash;
 
-/// Label of a map that replaces a sublayer.
+/// Label of an affine map that replaces a sublayer.
 pub(super) const MAP_LABEL: &str = "affine map";
 
 /// Width of a sublayer, in points.

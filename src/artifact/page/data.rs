@@ -47,9 +47,9 @@ pub struct PageArtifact {
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Lines about the provenance, as name-value pairs.
+    /// Command, commit, machine and times of the run, as name-value pairs.
     pub provenance: Vec<(String, String)>,
-    /// Origins of the stored results that the artifact is based on.
+    /// Commits and machines that computed the stored results of the artifact.
     pub computed: Vec<ComputedBy>,
     /// SHA-256 of each input file, keyed by path.
     pub inputs: BTreeMap<String, String>,
@@ -81,7 +81,7 @@ pub struct ComputedBy {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// Settings of the cell. Null if the cell was never planned.
+    /// Settings of the cell. Null if the gate skipped the cell.
     pub identity: Value,
     /// Lines about the cell, as name-value pairs.
     pub lines: Vec<(String, String)>,

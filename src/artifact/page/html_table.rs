@@ -153,7 +153,7 @@ fn keep_requested_columns(view: &SavedTable) -> SavedTable {
 }
 
 struct TableLayout<'a> {
-    /// Name of the group column in front, or `None` if rows have no groups.
+    /// Name of the first column, which shows the groups, or `None` if rows have no groups.
     group: Option<&'a str>,
     /// Index of the label column, or `None` if the group column labels the rows.
     label: Option<usize>,

@@ -373,7 +373,7 @@ struct SharedNoteLink {
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
-    /// Lines about an origin, as name-value pairs.
+    /// Program, commit, command and machine of an origin, as name-value pairs.
     lines: Option<&'a Pairs>,
     /// SHA-256 of each input file, keyed by path.
     inputs: Option<&'a BTreeMap<String, String>>,

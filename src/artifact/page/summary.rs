@@ -1,4 +1,4 @@
-//! Summary of the page: its runs and the verdict on each claim.
+//! Summary at the top of the results page: its runs, and the counts of claims by verdict.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
     lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
 }
 
-/// Summarizes the outcome. Returns one sentence per topic.
+/// Returns the main findings, followed by a sentence with the number of claims for each verdict.
 pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> = count_verdicts(&sentences)
@@ -107,7 +107,7 @@ fn count_findings(findings: &[FindingRow], severity: Severity) -> usize {
 /// Strip that shows one square per claim and counts the sentences by verdict.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
-    /// Profile that the strip is for. Empty if there is only one.
+    /// Profile of the claims. Empty if they apply to all profiles.
     profile: &'a str,
     rows: [StripRow; 2],
 }
@@ -139,7 +139,7 @@ pub(super) struct VerdictCount {
     verb: &'static str,
 }
 
-/// Counts the verdicts that occur.
+/// Counts the claims with each verdict. Omits verdicts that do not occur.
 pub(super) fn count_verdicts(all: &[Judgement]) -> Vec<VerdictCount> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
