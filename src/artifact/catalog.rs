@@ -44,7 +44,7 @@ impl Artifact {
         self.file.profiles().iter().any(|name| name == profile)
     }
 
-    /// Builds the artifact's grid. Omits scores that the artifact does not show so that their data need not exist.
+    /// Builds the artifact's grid. Omits scores that the artifact does not show, so that their data need not exist.
     /// Omits the dense cells if the grid measures neither scores nor latency.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Artifact {
         Ok(grid)
     }
 
-    /// Calls `load` with the texts, tasks and latencies that the artifact shows.
+    /// Calls `load` with an [`AxisChoice`] that selects the texts, tasks and latencies that the artifact shows.
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
         let metrics = self.description.metrics().iter().chain(costs);

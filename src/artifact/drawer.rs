@@ -49,7 +49,7 @@ fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
     errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
 }
 
-/// Returns the sorted values as points whose x is the rank in percent.
+/// Sorts the values and returns them as points. The x-coordinate is the rank in percent.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let step = 100.0 / values.len() as f64;
@@ -81,7 +81,7 @@ impl Drawer<'_> {
             FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.build_channels(backbone))),
             FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.build_depths(backbone))),
             FigureKind::Layers => {
-                // Use the cells, because an unrepaired cut of sublayers may have no number.
+                // List the backbones of the cells, because an unrepaired cut of sublayers may have no number.
                 let backbones = distinct(self.outcome.cells.iter().map(|result| &result.cell.backbone));
                 draw_each(&backbones, |backbone| self.build_layers(backbone))
             }
@@ -170,7 +170,7 @@ impl Drawer<'_> {
             .join(" ")
     }
 
-    /// Checks that no two numbers share a label and position.
+    /// Checks that the figure does not show two numbers at the same position with the same label.
     fn check_unique_positions(&self) -> Result<()> {
         let shown: Vec<&str> = match self.entry.kind {
             FigureKind::Layers | FigureKind::Pareto => Vec::new(),
@@ -256,8 +256,8 @@ impl Drawer<'_> {
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Builds a chart of the sorted channel errors for each recovery. If the unrepaired errors are known, the others
-    /// are shown relative to them.
+    /// Builds a chart of the sorted channel errors for each recovery. If the unrepaired errors are known, the errors
+    /// are divided by them.
     fn build_channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -352,7 +352,7 @@ impl Drawer<'_> {
             }
         }
         let Some(layers) = selections.first().map(|(_, result)| result.layers) else {
-            return Err(Error::job("no selection to draw").at(backbone.to_owned()).expected("a pruned cell"));
+            return Err(Error::job("no removed layers to draw").at(backbone.to_owned()).expected("a pruned cell"));
         };
         let selections: Vec<DiagramRow> = selections.into_iter().map(|(row, _)| row).collect();
         let rule = if selections.iter().all(|row| matches!(row.cut, DiagramCut::Sublayers(_))) {

@@ -24,9 +24,9 @@ use crate::results::{
 };
 use crate::tasks::ScoredTask;
 
-/// Base name of the file with a run's table.
+/// Base name of the files with the long table.
 const RESULTS: &str = "results";
-/// Base name of the file with the wide form of the table.
+/// Base name of the files with the wide table.
 const WIDE_TABLE: &str = "wide";
 
 /// Layout of the table that a run prints.
@@ -167,7 +167,7 @@ impl FinishedRun<'_> {
         let stored =
             StoredResults::new(&target.description().name, grid, outcome, gated, results, &machine::program_version())?;
         files.push(stored.write(folder)?);
-        // In a recorded run, the provenance lists only the keys of the stored objects.
+        // A recorded run keeps only the keys of the stored objects from which each cell was computed.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
         let contents = (results.protocols.clone(), cells);

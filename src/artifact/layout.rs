@@ -114,7 +114,7 @@ impl RowsBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a row unless it would contain no numbers.
+    /// Adds a row unless none of its columns has a number.
     fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<Measurement>]) -> Result<()> {
         let Self { table, columns, .. } = *self;
         let cells = columns.iter().map(|column| find_number(numbers, column)).collect::<Result<Vec<_>>>()?;
@@ -161,8 +161,8 @@ fn pruned_depths(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 
 /// Returns the depths of the column groups, indexed by `[group][backbone]`.
 ///
-/// Depths of different backbones are aligned by rank if all backbones have equally many and no depth would be in two
-/// groups. Otherwise each distinct depth forms a group.
+/// Depths of different backbones are aligned by rank if all backbones have the same number of depths and no depth would
+/// be in two groups. Otherwise each distinct depth forms a group.
 fn group_depths(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let max_depths = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths.iter().all(|row| {

@@ -80,7 +80,7 @@ fn find_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }
 
-/// Returns `path` relative to the parent of the experiments folder, or only normalized if it is elsewhere.
+/// Returns `path` relative to the parent of the experiments folder. A path outside that folder is only normalized.
 fn relative_path(path: &Path, experiments: &Path) -> String {
     let path = normalize_path(path);
     let root = normalize_path(&experiments.join(".."));

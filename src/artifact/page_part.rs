@@ -48,7 +48,8 @@ impl PagePart {
                 note.makers.clear();
                 note.lines.retain(|(name, _)| name != SECONDS);
             }
-            // Parts written by earlier versions have no `computed` field. They count as different so that it is added.
+            // Page parts of earlier versions have no `computed` field. They count as different, so that the field is
+            // added.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
         page_artifact(self) == page_artifact(other)

@@ -154,7 +154,7 @@ pub struct ExaminedInput {
 /// Checks whether a backbone, text or task exists, is readable and matches `hub.lock`.
 ///
 /// # Errors
-/// Fails with a hint if something is missing or wrong.
+/// Fails if the input is missing, unreadable or not the paper's model, or if a cached file differs from its pin.
 pub fn examine(need: &InputRef, resolver: &InputResolver<'_>, hash: HashFile<'_>) -> Result<ExaminedInput> {
     let ResolvedInput { path, hub, stream } = need.find(resolver)?;
     let mut found = path.display().to_string();
@@ -185,7 +185,7 @@ pub fn examine(need: &InputRef, resolver: &InputResolver<'_>, hash: HashFile<'_>
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
     if is_pinned == Some(false) {
-        found = format!("{found}, which differs from the one in hub.lock");
+        found = format!("{found}, which differs from hub.lock");
     }
     let unpinned = hub.filter(|_| pinned.is_none()).map(|hub| hub.repository);
     Ok(ExaminedInput { found, unpinned })

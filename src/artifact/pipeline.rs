@@ -149,13 +149,13 @@ pub fn make(
         comparison = format_comparison(&laid);
         table = Some(laid);
     }
-    // If the gate stopped every backbone, report its error instead of the empty figure's.
+    // A figure without cells cannot be drawn. If the gate stopped its backbones, report the gate's error instead.
     let drawn = write_figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
     let (files, record) = run.finish(matches!(gated, GateMode::Yes(_)), &results, files, &staging)?;
-    // The page shows only runs that use an unmodified description.
+    // The results page shows only runs that use an unmodified description.
     if target.as_described() {
         let mut part = page_part::table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
         part.artifact.provenance = provenance_lines(&record, grid.cells.len());
@@ -212,8 +212,8 @@ fn check_depth_units(artifact: &Artifact, grid: &Grid) -> Result<()> {
         return Ok(());
     }
     let (message, hint) = match description.table {
-        Some(_) => ("the table counts whole layers", "add `removed` to the table's `lead`"),
-        None => ("the figure counts whole layers", "use a figure of kind `layers` or `pareto`"),
+        Some(_) => ("the table supports only whole layers", "add `removed` to the table's `lead`"),
+        None => ("the figure supports only whole layers", "use a figure of kind `layers` or `pareto`"),
     };
     Err(Error::bad_input(message)
         .at(format!("{}, {cell}", artifact.name))

@@ -153,7 +153,7 @@ fn table_over_seeds_shows_means_deviations_and_dots() {
     let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
-    // The note for a number states what kind of deviation it has.
+    // Each deviation on the page states its kind.
     let kinds = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
     assert!(kinds.map(|cell| cell.error_kind.as_str()).any(|kind| kind == "std_seeds"));
 }

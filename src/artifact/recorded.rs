@@ -34,7 +34,7 @@ pub(super) enum RecordComparison {
     Different(String),
 }
 
-/// The parts of `run.json` and `numbers.json` that are compared.
+/// Fields of `run.json` and `numbers.json` that are compared.
 struct ComparedRun {
     run: Value,
     /// Numbers of the run. `None` for searches, whose files are compared instead.
@@ -48,7 +48,7 @@ impl ComparedRun {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
         let run = serde_json::from_str(&text).map_err(|error| {
-            Error::damaged("cannot read the record of the run")
+            Error::damaged("cannot read the run record")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("restore a committed record with `git checkout`; delete any other folder and run it again")
@@ -99,8 +99,8 @@ pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparis
     Ok(result(texts.collect::<Vec<_>>().join("; ")))
 }
 
-/// Describes a difference in vector instructions, which may change the last bits of a value. Returns `None` if they
-/// agree.
+/// Describes how the vector instructions of two runs differ, which may change the last bits of a value. Returns `None`
+/// if they are equal.
 fn describe_instruction_difference(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;

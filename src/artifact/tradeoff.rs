@@ -100,7 +100,8 @@ fn to_point(number: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers
     }
 }
 
-/// Returns a cost of a cell: the percentage kept for a size metric, otherwise the value of the metric.
+/// Returns the value of a cost metric for a cell. Size metrics are converted from the percentage removed to the
+/// percentage kept.
 fn find_cost(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
     let value = find_value(cell, &cost.id, numbers)?;
     Some(if matches!(cost.source, MetricSource::Size(_)) { 100.0 - value } else { value })

@@ -118,7 +118,7 @@ fn cells_that_differ_in_one_setting_have_distinct_labels() {
     .unwrap();
     let bench = Bench { artifact: Artifact::read(bench.artifact.file.path()).unwrap().unwrap(), ..bench };
     for (axis, setting) in setting_overrides() {
-        // Every cell has a different value.
+        // Give every cell a different value.
         let fake = FakeExecutor::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
         // Write to a folder that is shown on the results page.
         let overrides = [setting.clone()];
@@ -155,7 +155,7 @@ fn setting_overrides_cover_every_option_of_a_paper_cell() {
         name: "a cell".into(),
     };
     for factor in settings::from_cell(&cell).keys() {
-        // Backbone, depth, criterion and recovery have columns of their own.
+        // Backbone, depth, criterion and recovery have their own columns.
         let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} is not tested");
     }

@@ -216,7 +216,7 @@ fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
     metric.cost(Metric::round_to_printed(mean(values)?, metric.decimals))
 }
 
-/// Returns a count as text. Small counts are spelled out.
+/// Formats a count. Counts up to ten are spelled out.
 fn spell_out(count: usize) -> String {
     const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())

@@ -1,4 +1,4 @@
-//! Scores of one model, for display and for tools that read the files written by lm-evaluation-harness.
+//! Scores of one model, for display and as results files of lm-evaluation-harness.
 
 use std::collections::BTreeSet;
 

@@ -159,7 +159,7 @@ impl NumberIdentity {
         };
         let kind = match Metric::find(&names.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
-            // The measure identifies the text or task, but not the metric.
+            // The `measure` settings identify the text or task, but not the metric.
             entry if flat.keys().any(|path| path.is_of("measure")) => {
                 entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }

@@ -34,7 +34,8 @@ impl MeasuredProgram {
 pub enum RowContent<'a> {
     /// Programs, one per averaged calibration seed.
     Programs(&'a [MeasuredProgram]),
-    /// Scores as printed in a table, by metric and condition. The criterion in the condition is blanked.
+    /// Scores as printed in a table, by metric and condition. The conditions have no criterion, so that rows of two
+    /// criteria can be equal.
     Scores(BTreeMap<(String, Condition), Option<String>>),
 }
 

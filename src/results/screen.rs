@@ -138,7 +138,7 @@ impl ScreenTable {
         let mut screen = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
         screen.select_columns(&hidden, &averages);
         if !screen.fits(width) {
-            // Drop the columns shown only on terminals (times) first.
+            // First drop the columns that only terminals show, such as times.
             screen.select_columns(&[hidden.as_slice(), &terminal].concat(), &averages);
         }
         screen.tall_heads = !screen.fits(width);

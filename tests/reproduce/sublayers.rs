@@ -66,9 +66,15 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
 fn figures_and_tables_that_count_layers_reject_sublayers() {
     let table = "table: {lead: [depth, method], rows: [{criterion: llm-drop, recovery: none}], metrics: [ppl_test]}";
     for (part, words) in [
-        ("figure: {kind: bars, metrics: [boundary_mae], axis: Error}", ["the figure counts whole layers", "`pareto`"]),
-        ("figure: {kind: depths, metrics: [ppl_test], axis: ppl}", ["the figure counts whole layers", "`layers`"]),
-        (table, ["the table counts whole layers", "`removed`"]),
+        (
+            "figure: {kind: bars, metrics: [boundary_mae], axis: Error}",
+            ["the figure supports only whole layers", "`pareto`"],
+        ),
+        (
+            "figure: {kind: depths, metrics: [ppl_test], axis: ppl}",
+            ["the figure supports only whole layers", "`layers`"],
+        ),
+        (table, ["the table supports only whole layers", "`removed`"]),
     ] {
         let world = experiments_without_attention_sublayers(part);
         let output = world.ghostlab(&["reproduce", "figure2"]);

@@ -72,7 +72,7 @@ fn copied_llama_3_8b_perplexities_are_reported() {
 fn conflicting_llama_2_7b_rows_are_reported() {
     let findings = findings_for(Check::Agreement);
     let row = finding_values(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
-    // All columns except BoolQ, which is 62.17 in both tables.
+    // All columns differ except BoolQ, which is 62.17 in both tables.
     assert_eq!(row.len(), 9);
     assert_eq!(row[0], ("arc_easy", "55.89 (tableA4)", "48.61 (tableA6)"));
     assert_eq!(row[8], ("acc_average", "54.18 (tableA4)", "51.51 (tableA6)"));
@@ -83,7 +83,7 @@ fn conflicting_llama_2_7b_rows_are_reported() {
 fn dense_rows_that_differ_by_calibration_are_reported() {
     let findings = findings_for(Check::Agreement);
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
-    // 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
+    // The dense values differ in 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
     assert_eq!(dense.count(), 19);
     assert_eq!((findings.len(), count_by_severity(&findings, Severity::Remark)), (43, 3));
 }

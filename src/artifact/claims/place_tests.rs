@@ -101,7 +101,7 @@ fn artifact_number_matches_latex_numbering() {
             }
         }
     }
-    // Names of our artifacts and the paper's labels for them.
+    // Names of our artifacts, with the LaTeX labels of the same tables and figures in the paper.
     let expected = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),

@@ -90,7 +90,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     }
 }
 
-// The expected numbers were computed by hand in a review of the recorded run.
+// The expected numbers were computed by hand from the recorded run.
 #[test]
 fn recorded_headline_states_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

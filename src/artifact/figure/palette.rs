@@ -50,7 +50,7 @@ pub(super) const SECONDARY_TEXT: Color = Color::new(0x666666, 0xA6A6A6);
 pub(super) const GRID: Color = Color::new(0xDDDDDD, 0x30363D);
 /// Fill color of a layer that is kept.
 pub(super) const KEPT_LAYER: Color = Color::new(0xE9EBEE, 0x2B323B);
-/// Fill color of the baseline area.
+/// Fill color for areas that show the baselines.
 pub(super) const BASELINE_AREA: Color = Color::new(0xC3C9D0, 0x4A535D);
 /// Border color of a removed layer.
 pub(super) const REMOVED_LAYER: Color = Color::new(0xA9A9A9, 0x6A6A6A);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn adjacent_methods_are_distinguishable_in_grayscale() {
-        // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
+        // Drawing orders of the methods in figure 1, in figures 4 and 5, and of the parts in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];

@@ -83,7 +83,7 @@ pub struct CellNote {
     pub title: String,
     /// Settings of the cell. Null if the gate skipped the cell.
     pub identity: Value,
-    /// Lines about the cell, as name-value pairs.
+    /// Removed layers, engine, notes and computing time of the cell, as name-value pairs.
     pub lines: Vec<(String, String)>,
     /// Shell commands to copy, such as `ghostlab explain …`.
     pub commands: Vec<String>,
@@ -112,7 +112,7 @@ pub struct ObjectNote {
 #[serde(default)]
 pub struct FigureView {
     pub svg: String,
-    /// Backbone that the figure shows. Empty if the artifact has only one figure.
+    /// Label of the figure, such as its backbone. Empty if the artifact has only one figure.
     pub label: String,
 }
 

@@ -1,4 +1,4 @@
-//! Figures on the page.
+//! Figures of the results page.
 //!
 //! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`. Its ids and styles therefore cannot collide with
 //! those of other figures, its scripts never run, and it loads no other files. `prefers-color-scheme` still works. The
@@ -59,7 +59,7 @@ fn root_attributes(svg: &str) -> Option<&str> {
     }
 }
 
-/// Returns the size of a figure on the page, in pixels. It is taken from the attributes or from the view box.
+/// Returns the size of a figure on the page, in pixels, read from its size attributes or its view box.
 ///
 /// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would fill the page.
 fn figure_size(root: &str) -> Option<(f64, f64)> {

@@ -32,7 +32,7 @@ fn is_plain(also: &str, byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte)
 }
 
-/// Returns the id of the note for a cell. It is short because every number links to it.
+/// Returns the id of the note for a cell. Ids are short, because every number on the page contains one.
 pub(super) fn cell_id(key: &str) -> String {
     format!("cell-{}", &sha256::of_bytes(key)[..12])
 }

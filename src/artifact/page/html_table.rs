@@ -1,4 +1,4 @@
-//! Tables on the page. The script sorts, filters and collapses their rows.
+//! Tables of the results page. The script sorts and filters their rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::html::cell_id;
 use crate::error::{Error, Result};
 use crate::results::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 
-/// Maximum length of the texts in a column that does not wrap.
+/// Maximum length of the texts in a column that does not wrap, in characters.
 const MAX_NOWRAP_CHARS: usize = 36;
 
 /// Minimum number of rows for which a filter is offered.

@@ -1,8 +1,8 @@
 //! Results page with tables, figures, claims, and the provenance of each number.
 //!
-//! The page is a single file that loads nothing. Its `Content-Security-Policy` allows only embedded images and its own
-//! style and script, which are identified by their hashes. Data appears only as escaped text and attributes, never in
-//! the script.
+//! The page is a single file that loads no other files. Its `Content-Security-Policy` allows only embedded images and
+//! its own style and script, which are identified by their hashes. Data appears only as escaped text and attributes,
+//! never in the script.
 //!
 //! Without JavaScript, the page is static and all notes are at its end. With JavaScript, clicking a number opens its
 //! note. The URL then contains the open note, the sort order and the filter, so views can be shared.

@@ -1,4 +1,4 @@
-//! Summary at the top of the results page: its runs, and the counts of claims by verdict.
+//! Summary at the top of the results page: its runs, and the verdicts on the sentences of the paper.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
     lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
 }
 
-/// Returns the main findings, followed by a sentence with the number of claims for each verdict.
+/// Returns the main findings, followed by a sentence that counts the sentences of the paper by verdict.
 pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> = count_verdicts(&sentences)
@@ -115,7 +115,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Counts of the verdicts that occur.
+    /// Numbers of sentences by verdict, without the verdicts that do not occur.
     tally: Vec<VerdictCount>,
     squares: Vec<Square>,
 }
@@ -139,7 +139,7 @@ pub(super) struct VerdictCount {
     verb: &'static str,
 }
 
-/// Counts the claims with each verdict. Omits verdicts that do not occur.
+/// Counts the occurrences of each verdict. Omits verdicts that do not occur.
 pub(super) fn count_verdicts(all: &[Judgement]) -> Vec<VerdictCount> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
