@@ -58,7 +58,7 @@ fn run_checks_cached_files_against_the_lock() {
     fs::write(world.path("copy/model.safetensors"), &bytes).unwrap();
     run(&world, &server, &["run", "grid.yaml"], 0);
     assert_eq!(is_pinned(&world), Value::Bool(false));
-    assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("differs from the one in hub.lock"));
+    assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("differs from hub.lock"));
 }
 
 fn is_pinned(world: &World) -> Value {
