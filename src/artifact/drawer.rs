@@ -256,7 +256,7 @@ impl Drawer<'_> {
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Builds a chart of the sorted channel errors for each recovery. If the unrepaired errors are known, the errors
+    /// Builds a chart of the sorted channel errors for each recovery. If the unrepaired errors are known, all others
     /// are divided by them.
     fn build_channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);

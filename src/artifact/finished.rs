@@ -84,8 +84,7 @@ impl<'a> UpToDateCheck<'a> {
 /// Minimum size in bytes of a file whose hash may come from the store's cache. Smaller files are hashed every time.
 const MIN_CACHED_BYTES: u64 = 1 << 20;
 
-/// Computes the SHA-256 of each file in `places`, including all files below folders, keyed by path. Returns `None` if a
-/// file cannot be read.
+/// Hashes all files at and below `places`, keyed by path. Returns `None` if a file cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,

@@ -177,8 +177,7 @@ fn frame_has_a_row_for_each_number_with_its_test_and_status() {
         text_at(&frame, "against", ours).contains("linearpatch-diag")
             && text_at(&frame, "test", ours).contains("mcnemar")
     );
-    // `ghosted` answers 12 documents correctly that `linearpatch-diag` answers wrongly, and none the other way round.
-    // McNemar's exact test therefore gives p = 2 · ½¹².
+    // McNemar's exact test on 12 discordant documents, all in favor of `ghosted`, gives p = 2 · ½¹².
     let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
     assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
     let failed = row_of(&frame, "ppl_c4", "linearpatch-diag");

@@ -62,7 +62,6 @@ pub(super) fn layout(
     Ok(laid_out)
 }
 
-/// Builder for the rows of a table.
 struct RowsBuilder<'a> {
     table: &'a TableEntry,
     columns: &'a [NumberColumn],
@@ -72,7 +71,7 @@ struct RowsBuilder<'a> {
 }
 
 impl RowsBuilder<'_> {
-    /// Adds the rows for one backbone. `backbone` is its index.
+    /// Adds the rows for the backbone with the given index.
     fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<Measurement>], depths: &[Depth]) -> Result<()> {
         let table = self.table;
         let (dense, pruned): (Vec<&Arc<Measurement>>, Vec<&Arc<Measurement>>) =

@@ -157,7 +157,7 @@ fn line_value(lines: &BTreeMap<String, String>, name: &str) -> String {
 
 pub(super) fn list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
-        // A column gets a filter if most of its texts occur more than once.
+        // A column gets a filter if it has at most half as many distinct texts as rows.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
         SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }

@@ -90,8 +90,8 @@ fn input_files(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
 /// unpinned backbones as unidentified, so that their numbers are not compared with the paper.
 ///
 /// # Errors
-/// Fails if the folder of a backbone with a name from the paper contains a different model, or if a cached file differs
-/// from its pin.
+/// Fails if a folder contains a different model than the backbone's name says, or if a cached file differs from its
+/// pin.
 pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PAPER_PROFILE) {
         return check_pins(grid, hash);

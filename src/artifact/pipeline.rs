@@ -1,5 +1,5 @@
-//! Reproduces an artifact: checks the dense backbones against the paper, runs the grid, and writes the tables, figures
-//! and provenance record.
+//! Reproduces an artifact: checks the dense backbones, runs the grid, and writes the tables, figures and provenance
+//! record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -31,7 +31,6 @@ enum RecordMode {
     Kept { reference: OutputFolder },
 }
 
-/// Result of publishing a run.
 #[derive(Debug)]
 pub struct PublishedFiles {
     /// Final paths of the files.
@@ -184,9 +183,8 @@ impl ResultsFolder {
 
     /// Moves a finished draft to its final location.
     ///
-    /// A recorded run is replaced only if the new run will be recorded and its results differ, which avoids spurious
-    /// changes in the repository. If a run reproduces the recorded numbers, the recorded folder only receives the large
-    /// untracked files whose hashes are in the record.
+    /// A recorded run is replaced only if the new run will be recorded and its results differ. If a run reproduces the
+    /// recorded numbers, the recorded folder only receives the large untracked files whose hashes are in the record.
     ///
     /// # Errors
     /// Fails in the same cases as [`Draft::publish`], or if a record would identify the machine.

@@ -41,7 +41,6 @@ impl SeedValuesByCut {
     }
 }
 
-/// Returns the values of each method for a cut.
 fn values_by_method(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
     let cut_numbers = measured.iter().filter(|number| backbone_cut(number) == *cut);
     let values = cut_numbers.filter_map(|number| match &number.sample {

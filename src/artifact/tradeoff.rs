@@ -56,7 +56,6 @@ fn cost_metrics(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Ve
     Ok(costs)
 }
 
-/// Returns the x-axis for a cost.
 fn cost_axis(cost: &Metric) -> Axis {
     let entry = cost.entry();
     let (label, unit) = match (entry.source, cost.prompt()) {

@@ -129,7 +129,7 @@ impl ParquetFile<'_> {
         }
     }
 
-    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy has only the error code or kind.
+    /// Stores the code or kind of an I/O error, because `io::Error` is not `Clone`.
     fn record_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted

@@ -139,8 +139,7 @@ pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> R
     DataFrame::new(numbers.len(), columns).map_err(|error| polars_error(&error))
 }
 
-/// Builds the data frame for a diagram of sublayers, with one row per pruned cell, because such a cell may have no
-/// number.
+/// Builds the data frame for a diagram of sublayers. It has one row per pruned cell, which may have no number.
 pub fn cut_frame(artifact: &str, profile: &str, cells: &[CellResult]) -> Result<DataFrame> {
     let pruned: Vec<&CellResult> = cells.iter().filter(|result| !result.cell.is_dense()).collect();
     let named = || pruned.iter().map(|result| &result.cell);

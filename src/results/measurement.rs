@@ -19,7 +19,6 @@ use crate::model::Cut;
 use crate::model::EngineId;
 use crate::pipeline::identity::{Canonical, Identity, MeasureId};
 
-/// Measurements of all cells of a grid.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
     /// Cells and their numbers, in grid order.
@@ -268,7 +267,7 @@ impl Measurement {
     }
 }
 
-/// Returns the hexadecimal SHA-256 that identifies a reported number by its variants, measures and metric.
+/// Returns the SHA-256 of a number's variants, measures and metric, in hexadecimal.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
     let all = json!({"variants": variants, "measures": measures, "metric": metric});
     sha256::of_bytes(Canonical::from_value(&all).as_str())

@@ -21,7 +21,6 @@ pub struct ModelScores<'a> {
     pub scores: Vec<ModelScore>,
 }
 
-/// Score on one text or task.
 #[derive(Debug)]
 pub struct ModelScore {
     /// Label, such as `c4@2048`, or a task as written in the grid.

@@ -315,7 +315,6 @@ impl MeasurementsBuilder<'_> {
         }
     }
 
-    /// Adds the latencies for each prompt.
     fn add_latencies(&mut self) {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);

@@ -292,7 +292,6 @@ impl Protocol {
         })
     }
 
-    /// Returns the metric key of the column.
     pub fn key(&self) -> MetricKey {
         match self {
             Self::Windows { corpus, length, .. } => MetricKey::Text(

@@ -112,7 +112,6 @@ impl Provenance {
     }
 }
 
-/// Command that produced the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunCommand {

@@ -10,7 +10,6 @@ use super::table::{PrintedNumber, Table};
 use crate::metric::Spread;
 use crate::recovery;
 
-/// Table as stored in `page.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedTable {

@@ -32,7 +32,6 @@ struct StoredCell {
     values: Vec<StoredNumber>,
 }
 
-/// Number in a cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredNumber {

@@ -119,8 +119,8 @@ pub struct PrintedNumber {
     /// Whether the value is the best among the pruned variants in its column and block.
     pub best: bool,
     pub second: bool,
-    /// Paired test against the row named by [`Table::against`]. If that is `None`, our row is tested against the best
-    /// other row with the same selection. `None` if there is no such row or if a row has no items.
+    /// Paired test against the row that [`Table::against`] selects. `None` if there is no such row or if a row has no
+    /// items.
     pub paired: Option<Paired>,
     /// Comparison with the paper's value for this condition, if any.
     pub comparison: Option<PaperComparison>,
@@ -199,8 +199,7 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns `+` if our value is significantly better than the best other row, `-` if it is significantly worse, and
-    /// an empty string otherwise.
+    /// Returns the mark of the paired test ([`Paired::mark`]), or an empty string without a test.
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }

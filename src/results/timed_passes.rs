@@ -99,7 +99,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes
 }
 
-/// Formats a note with the times measured when diagonal operators are applied channel-wise.
+/// Formats a note with the times of diagonal operators that are applied channel-wise.
 fn channel_wise_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let texts_by_cell = group_by_key(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {

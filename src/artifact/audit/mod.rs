@@ -140,7 +140,6 @@ impl Finding {
     }
 }
 
-/// Joins distinct items with commas.
 fn join_distinct(items: impl Iterator<Item = String>) -> String {
     distinct(&items.collect::<Vec<_>>()).join(", ")
 }

@@ -31,7 +31,6 @@ const EXISTING: [&str; 5] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", 
 const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
 /// All recoveries in the paper's tables, plus `none`.
 const RECOVERIES: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
-/// Methods shown in figure 5.
 const FIGURE5_METHODS: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// Methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];

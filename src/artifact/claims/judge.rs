@@ -108,7 +108,6 @@ impl Claim {
         record.condition.criterion != DENSE && (self.only)(&record.condition)
     }
 
-    /// Runs the check in one setting.
     fn judge_setting(
         &self,
         artifacts: &[(&str, &ArtifactNumbers)],

@@ -101,8 +101,7 @@ fn values_as_stated() -> StatedValues {
     ])
 }
 
-/// Returns the records behind all figures. `antisymmetric` is the norm of the antisymmetric part of `M`, relative to
-/// the norm of `M`.
+/// Returns the records behind all figures. `antisymmetric` is the relative norm of the antisymmetric part of `M`.
 fn figures(shown: &StatedValues, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     for (recovery, (error, reduced)) in shown {

@@ -1,6 +1,5 @@
 //! Axis labels and ranges, with ticks at round numbers.
 
-/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     #[default]
@@ -8,7 +7,6 @@ pub enum Scale {
     Log,
 }
 
-/// Label, unit and scale of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Axis {
     pub label: String,
@@ -200,7 +198,7 @@ fn from_scale(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Formats a multiple of `step`. `largest` is the largest magnitude on the axis. It determines whether all ticks are in
+/// Formats a multiple of `step`. `largest`, the largest magnitude on the axis, determines whether all ticks are in
 /// scientific notation.
 fn format_tick(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {

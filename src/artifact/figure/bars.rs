@@ -131,8 +131,8 @@ impl BarChart {
         groups.draw_names(scene, &self.groups, frame.bottom + MARKER_ROW_HEIGHT + GAP)
     }
 
-    /// Draws a bar of width `2 * half` centered on `x`, with its error bar and label. Draws only the label if the axis
-    /// cannot show the value.
+    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
+    /// value.
     fn draw_bar(
         &self,
         scene: &mut Scene,
@@ -164,7 +164,6 @@ impl BarChart {
     }
 }
 
-/// Orientation of the bar labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LabelOrientation {
     Horizontal,

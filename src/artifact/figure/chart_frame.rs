@@ -85,7 +85,6 @@ pub(super) struct FramePlan<'a> {
     pub(super) around: &'a Surroundings,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
-    /// Legend entries.
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,

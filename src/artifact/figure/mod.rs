@@ -80,7 +80,6 @@ pub enum Plot {
     Pareto(Pareto),
 }
 
-/// Rendered figure in all formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drawing {
     /// SVG at printed size, with a light and a dark theme.

@@ -34,7 +34,6 @@ pub(super) fn dash_lengths(dash: Dash) -> &'static [f64] {
     }
 }
 
-/// Visual style of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     pub color: Color,
@@ -153,7 +152,6 @@ fn pick_index(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-/// Returns the color of the paper's method.
 pub(super) fn paper_method_color() -> Color {
     recovery::paper_appearance().and_then(|method| method.style).map_or(color(Hue::Blue), |style| color(style.hue))
 }

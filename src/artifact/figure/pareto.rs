@@ -26,11 +26,9 @@ pub struct ParetoSeries {
     pub points: Vec<ParetoPoint>,
 }
 
-/// Row of panels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoRow {
     pub axis: Axis,
-    /// Whether higher values are better.
     pub is_higher_better: bool,
     /// Value of the dense model, shown as a dashed line.
     pub dense: Option<f64>,

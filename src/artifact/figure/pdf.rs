@@ -145,7 +145,7 @@ impl<'a> PdfPage<'a> {
         Self { height, content, face, glyphs, texts, opacities }
     }
 
-    /// Converts a position in the scene to PDF coordinates, whose y-axis points up.
+    /// Converts a position in the scene to PDF coordinates.
     fn position(&self, (x, y): ScenePoint) -> (f32, f32) {
         (x as f32, (self.height - y) as f32)
     }

@@ -54,7 +54,6 @@ impl SublayerCut {
             .found(found))
     }
 
-    /// Returns the title of the stack.
     pub(super) fn title(&self) -> &'static str {
         if self.replaced.is_empty() { "Pruned" } else { "Repaired" }
     }

@@ -242,7 +242,6 @@ fn figure_with_missing_data_is_rejected() {
     }
 }
 
-/// Returns the bytes between `marker` and `end`.
 fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
     let rest = &bytes[position_of(bytes, marker) + marker.len()..];
     &rest[..position_of(rest, end)]
@@ -329,7 +328,6 @@ fn texts(scene: &Scene) -> Vec<&str> {
     texts.collect()
 }
 
-/// Returns all texts, each with its bounding box.
 fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
     texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::bounding_box)).collect()
 }

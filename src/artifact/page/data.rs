@@ -76,7 +76,6 @@ pub struct ComputedBy {
     pub last: String,
 }
 
-/// Provenance of a cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CellNote {

@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 /// CSS pixels per point. At this scale, text in figures is as large as text in tables.
 const PIXELS_PER_POINT: f64 = 1.5;
 
-/// Values for the template of a figure.
 #[derive(Debug, Serialize)]
 pub(super) struct PageFigure<'a> {
     label: &'a str,

@@ -58,7 +58,6 @@ pub(super) struct Section<'a> {
     is_leading: bool,
     /// Whether tables and figures are collapsed initially.
     is_folded: bool,
-    /// Whether the artifact is in the paper.
     is_in_paper: bool,
     /// Summary shown for a collapsed section, such as `57 rows`.
     extent: String,
