@@ -1,6 +1,6 @@
 //! RO-Crate 1.2 metadata of an archive (w3id.org/ro/crate/1.2): its contents and provenance in a standard format.
 //!
-//! All data comes from the records in the results directories. Nothing is read from this machine.
+//! All values come from the files in the results directories and none from the machine that packs them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -66,8 +66,8 @@ pub(super) fn build_metadata(folders: &[PackedFolder], license: Option<&str>, ma
     json!({"@context": CONTEXT, "@graph": all})
 }
 
-/// Adds an entity for the run that wrote a results directory, including its software and inputs. Returns a reference to
-/// the run.
+/// Adds entities for the run that wrote a results directory, its software and its inputs. Returns a reference to the
+/// run.
 fn add_run_entity(folder: &PackedFolder, folder_id: &str, entities: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -114,7 +114,7 @@ fn add_software_entity(record: &Value, entities: &mut Entities) -> Value {
         "description": format!("commit {}{changed}", commit.unwrap_or("unknown")), "softwareRequirements": crates,
     });
     match commit {
-        // The Software Heritage ID depends only on the content of a revision, not on its location.
+        // Software Heritage identifies a revision by its hash, wherever the repository is hosted.
         Some(commit) => entity["url"] = json!(format!("https://archive.softwareheritage.org/swh:1:rev:{commit}")),
         // In RO-Crate, a `SoftwareApplication` requires a URL.
         None => entity["@type"] = json!("CreativeWork"),
@@ -123,8 +123,8 @@ fn add_software_entity(record: &Value, entities: &mut Entities) -> Value {
     reference(&id)
 }
 
-/// Adds an entity for an input file, identified by its hash. If the file is from the Hub, also adds an entity for its
-/// repository. Returns a reference to the file.
+/// Adds an entity for an input file, identified by its hash. If the file is from the Hugging Face hub, also adds an
+/// entity for its repository. Returns a reference to the file.
 fn add_input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
@@ -147,7 +147,8 @@ fn add_input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entit
     Some(reference(&id))
 }
 
-/// Returns the metadata value for a license. Adds an entity for a URL, and uses any other text unchanged.
+/// Returns the value of the `license` property: a reference to a new entity if `license` is a URL, otherwise the text
+/// itself.
 fn license_value(license: Option<&str>, entities: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
@@ -213,8 +214,8 @@ pub(super) struct PackedFile {
     pub(super) hash: String,
 }
 
-/// Reads a results directory with all files in its checksum file. Files that a record may omit are skipped if they do
-/// not exist, and are counted in `omitted_files`.
+/// Reads all files that the checksum file of a results directory lists. Missing files that a record may omit are
+/// skipped and counted in `omitted_files`.
 ///
 /// # Errors
 /// Fails if the numbers or the provenance record are missing, or if any other file is missing or has changed since the
@@ -247,7 +248,7 @@ pub(super) fn read_folder(folder: &Path, omitted_files: &mut usize) -> Result<Pa
     files.sort_by(|one, other| one.name.cmp(&other.name));
     let absolute = files::absolute(folder);
     let last = absolute.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // Without a profile, the directory has the name of the grid.
+    // Without a profile, the results directory is named after the grid.
     let name = if last == numbers.name { last } else { format!("{}/{last}", numbers.name) };
     let title = format!("{} {}", numbers.name, numbers.profile).trim_end().to_owned();
     Ok(PackedFolder { name, title, files, run })

@@ -29,7 +29,7 @@ use crate::files::{regular, sha256};
 pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
 
-/// Reads hashes and names from a checksum file, if it exists.
+/// Reads the hashes and names in a checksum file. Returns `None` if the file does not exist.
 pub fn read_checksums(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     if !path.is_file() {
         return Ok(None);
@@ -94,7 +94,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
         .iter()
         .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // Each line takes 67 bytes in addition to the name: 64 digits, two spaces and a newline.
+    // Each line has 67 bytes in addition to the name: 64 hexadecimal digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", build_metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));
@@ -111,7 +111,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
     Ok(RecordArchive { bytes, folders: folder_names, entries: entries.len(), omitted_files })
 }
 
-/// Writes the entries in order, without times or host-specific metadata.
+/// Writes the entries in order to a zip file without timestamps or host-specific metadata.
 fn write_zip(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
     let mut to = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in entries {

@@ -15,12 +15,12 @@ use crate::quantity::pluralize;
 
 #[derive(Debug)]
 pub struct UnpackedRecord {
-    /// Number of entries whose hash matches the archive's list.
+    /// Number of entries whose hash matches the manifest.
     pub intact: usize,
     pub altered: Vec<AlteredFile>,
 }
 
-/// Entry whose hash differs from the archive's list, or that only the list or only the archive contains.
+/// Entry whose hash differs from the manifest, or which only the manifest or only the archive contains.
 #[derive(Debug)]
 pub struct AlteredFile {
     pub name: String,
@@ -28,7 +28,7 @@ pub struct AlteredFile {
     pub found: String,
 }
 
-/// Unpacks an archive of `bytes` bytes into an empty directory, and checks each entry against the archive's list.
+/// Unpacks an archive of `bytes` bytes into an empty directory, and checks each entry against the manifest.
 ///
 /// # Errors
 /// Fails if the archive is invalid. The error names the invalid entry.
@@ -86,7 +86,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         if names.contains(&name) {
             return reject_entry(&name, "unique entry names", "a duplicate entry");
         }
-        // Entries are uncompressed, so their total size is less than the size of the archive.
+        // Entries are uncompressed, so their total size is below the size of the archive.
         let Some(left) = remaining_bytes.checked_sub(entry.size()) else {
             return reject_entry(
                 &name,

@@ -1,4 +1,4 @@
-//! Reports that are printed at the end of a run, or for an artifact that `ghostlab reproduce` found up to date.
+//! Reports on artifacts, printed at the end of a run and again when `ghostlab reproduce` finds the artifact up to date.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::grid::Grid;
 use crate::quantity::pluralize;
 use crate::results::screen;
 
-/// Reports how many files were written and to which folder, after `prefix`. Lists them if `-v` is given.
+/// Prints `prefix`, the number of files written and their folder. With `-v`, also lists the files.
 pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
     if let Some(folder) = files.first().and_then(|file| file.as_ref().parent()) {
         note!("{prefix}wrote {} to {}", pluralize(files.len(), "file"), folder.display());
@@ -42,7 +42,7 @@ pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome,
     }
 }
 
-/// Report on a finished artifact. It is printed again if the artifact is up to date.
+/// Stored report on a finished artifact, printed again while the artifact is up to date.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ArtifactReport {
     screen: Option<String>,

@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the roles of the table columns. Roles that the arguments do not set default to those in the paper's tables.
+/// Returns which columns are tasks, texts and averages. Options that are not given default to the paper's columns.
 fn read_columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

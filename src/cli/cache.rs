@@ -267,8 +267,8 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
 
 /// Returns whether `cache gc` deletes an object, provided that no run uses it.
 fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
-    // Keep objects that were written by a newer program version or computed by an engine that this version does not
-    // support.
+    // Keep objects that were written by a newer program version or, with `--keep`, computed by an engine that this
+    // version does not support.
     if entry.is_newer_version()
         || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine)))
     {
@@ -335,7 +335,7 @@ struct KeptObjects {
     used: KeepSet,
     /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Descriptions of the profiles that have no backbone on this machine. Their objects cannot be determined.
+    /// Descriptions of the profiles that have no backbone on this machine, so that the objects they use are unknown.
     absent: Vec<String>,
 }
 
@@ -343,14 +343,13 @@ impl KeptObjects {
     /// Collects the objects that the grids use. If no engine is given, this covers every engine in the store.
     ///
     /// # Errors
-    /// Fails if the inputs of a profile are missing, because its objects would be treated as unused. There is one
-    /// exception: without `--profile`, a profile that has no backbone on this machine is added to `absent`. In this
-    /// case, objects whose inputs are unknown are kept.
+    /// Fails if inputs of a profile are missing, because its objects would be treated as unused. Without `--profile`, a
+    /// profile that has no backbone on this machine is added to `absent` instead, and objects whose inputs are unknown
+    /// are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
             entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-        // If no engine options are given, include every engine in the store.
         let mut requests = vec![request];
         if request == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));

@@ -120,7 +120,7 @@ fn format_data(differences: &Differences) -> String {
     }
 }
 
-/// Formats the differences between protocols, except those in data hashes.
+/// Formats the settings in which the evaluation protocols differ. Data hashes are omitted.
 fn format_protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -155,7 +155,7 @@ fn format_global_differences(differences: &Differences) -> String {
     }
 }
 
-/// Lists the numbers that were left unpaired because they matched more than one number.
+/// Formats the numbers that were not paired because several numbers of the other run match them.
 fn format_coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -276,8 +276,7 @@ fn format_values(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const MIN_DECIMALS: usize = 4;
-/// Maximum relative difference between two values that the table may omit. Values are omitted only if they also print
-/// identically.
+/// Maximum relative difference at which the table omits a pair of values. Both values must also print identically.
 const MAX_NEGLIGIBLE_DIFFERENCE: f64 = 1e-4;
 
 fn format_value(value: Option<f64>, decimals: usize) -> String {
@@ -297,8 +296,8 @@ fn is_printed_identically(difference: &ValueDifference) -> bool {
     close && format_value(a, MIN_DECIMALS) == format_value(b, MIN_DECIMALS)
 }
 
-/// Returns a note with the number of rows that were omitted because their values print identically. Empty if no row was
-/// omitted.
+/// Formats a note with the number of rows that were omitted because their values print identically. Returns an empty
+/// string if there are none.
 fn format_omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| is_printed_identically(value)).count() {
         0 => String::new(),

@@ -1,8 +1,8 @@
 //! Default directories of a command.
 //!
-//! They belong to the checkout that contains the grid or the current directory, so a command finds earlier results
-//! wherever it is run. Outside a checkout, the store is in the user's data directory, and its path is printed when it
-//! is created.
+//! They belong to the checkout that contains the grid or the current directory, so a command finds earlier results from
+//! any directory of the checkout. Outside a checkout, the store is in the user's data directory, and its path is
+//! printed when it is created.
 
 use std::path::{Path, PathBuf};
 
@@ -36,15 +36,15 @@ pub(super) struct StoreArgs {
     rehash: bool,
 }
 
-/// Finds the checkout: the closest directory with experiments or a store, starting from the grid and then from the
-/// current directory, and going up. Returns an empty path for the current directory to keep printed paths short.
+/// Finds the checkout: the closest ancestor of the grid, or else of the current directory, that contains experiments or
+/// a store. Returns an empty path for the current directory to keep printed paths short.
 fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let installed_folder = installed::installed_folder();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        // The installed files have the same layout but are not a checkout.
+        // The folder of installed files has the layout of a checkout but is not one.
         let is_installed = installed_folder.as_ref().is_some_and(|installed| installed == folder);
         !is_installed
             && (folder.join("data/store").is_dir()
@@ -53,7 +53,8 @@ fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     Some(if found == current { PathBuf::new() } else { found.to_owned() })
 }
 
-/// Returns the named directory. If none is named, returns `default` in the checkout or the current directory.
+/// Returns `named` or, if it is `None`, the directory `default` in the checkout. Outside a checkout, `default` is in
+/// the current directory.
 pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| find_checkout(near).unwrap_or_default().join(default))
 }
@@ -96,7 +97,7 @@ pub(super) fn find_or_unpack_experiments(named: Option<&PathBuf>) -> Result<Path
     }
 }
 
-/// Returns the paths of everything that a grid command reads. Its outputs must not overwrite them.
+/// Returns the files and directories that a grid command reads, which its outputs must not overwrite.
 pub(super) fn list_inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
     inputs.extend(
@@ -122,8 +123,8 @@ fn current_directory() -> String {
 }
 
 impl StoreArgs {
-    /// Returns the path of the store, which need not exist. Returns `None` outside a checkout if there is no home
-    /// directory and no store is named.
+    /// Returns the path of the store, which need not exist. Returns `None` if no store is named and there is neither a
+    /// checkout nor a home directory.
     pub(super) fn root(&self) -> Option<PathBuf> {
         self.resolve_path(None).ok()
     }
@@ -170,7 +171,7 @@ impl StoreArgs {
         Ok(Store::open(&path, stage::STORE_WORDS)?.with_rehash(self.rehash).with_provenance(machine::provenance))
     }
 
-    /// Opens the store for reading. A store named on the command line must exist.
+    /// Opens the store for reading. A store named by `--store` or `GHOSTLAB_STORE` must exist.
     pub(super) fn open_read_only(&self) -> Result<Store> {
         match self.explicit_path() {
             // Check only that the marker exists. If it is not a regular file, reading it later reports the error.

@@ -1,5 +1,4 @@
-//! `ghostlab doctor`: reports which prerequisites are available or missing, with hints on how to provide the missing
-//! ones.
+//! `ghostlab doctor`: reports which requirements are met, with hints on how to meet the others.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -80,7 +79,7 @@ impl CheckItem {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let opened = arguments.store.open_read_only_or_empty(None);
-    // Outside a checkout and without `--store`, there is no store to inspect.
+    // There is no store to inspect if none is named and there is neither a checkout nor a home directory.
     let no_store = arguments.store.root().is_none();
     let store = opened.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
@@ -166,7 +165,8 @@ fn check_input(need: &InputRef, list: &InputList, store: Option<&Store>) -> Chec
     }
 }
 
-/// Checks the hub cache and the disk space for pinned files that are not downloaded yet. Sends no requests.
+/// Checks whether the disk of the hub cache has enough space for the pinned files that are not downloaded yet. Sends no
+/// requests.
 fn check_hub(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = FetchPlan::default();
@@ -256,7 +256,7 @@ fn check_store(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
         return CheckItem::note("store", "none found", "run the command in a checkout, or pass --store");
     };
-    // An absolute path always has an existing ancestor. A relative one has none if none of its directories exist.
+    // Make the path absolute, because a relative path has no existing ancestor if none of its directories exist.
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no parent folder exists", root.display());

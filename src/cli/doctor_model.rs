@@ -154,7 +154,7 @@ fn check_logits(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     Ok(lines)
 }
 
-/// Compares two sets of logits by their relative difference.
+/// Compares two logit vectors by the relative norm of their difference.
 fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let relative_error = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
@@ -174,7 +174,7 @@ fn vector_norm(values: &mut dyn Iterator<Item = f64>) -> f64 {
     values.map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// Observer that keeps the residual stream after the last step.
+/// Observer that stores the residual stream after the last step.
 struct LastStream(Option<HostRows>);
 
 impl Observer<dyn ResidualStream> for LastStream {

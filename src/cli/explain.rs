@@ -115,7 +115,7 @@ fn known_or_unknown(field: &Option<String>) -> String {
     field.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Formats the fields of a key. Nested input objects are expanded under their kind.
+/// Appends the fields of a key to `lines`, one per line. Keys of inputs are expanded recursively.
 fn push_fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         match value {
@@ -194,7 +194,7 @@ impl CellNames {
 /// Grid axes in the order in which names in the old format list them.
 const OLD_NAME_AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the indices of the cells that match a string. Uses the strictest rule that matches any cell.
+/// Returns the indices of the cells that match a string, by the strictest rule that matches any cell.
 ///
 /// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. All but the suffix rule are
 /// then tried on names in the old format, where the name of an axis selects a part (`depth/3`). Substring matches are
@@ -223,7 +223,8 @@ fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a string into parts of a name in the old format. A part may be bound to an axis, as in `depth/3`.
+/// Splits a string into parts of a name in the old format. Each part comes with the index of its axis if the string
+/// names one, as in `depth/3`.
 fn parse_old_name(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -237,7 +238,8 @@ fn parse_old_name(text: &str) -> Vec<(Option<usize>, &str)> {
     parts
 }
 
-/// Returns whether all words occur among the parts of a name in the same order.
+/// Returns whether the parts of a name contain all words in the same order. A word with an index must match the part at
+/// that index.
 fn contains_in_order<'a>(
     parts: impl Iterator<Item = &'a str>,
     words: &[(Option<usize>, &str)],

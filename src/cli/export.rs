@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 /// Returns the float type for the exported weights.
 ///
 /// # Errors
-/// Fails if `--dtype` is not a type in which tensors can be stored.
+/// Fails if `--dtype` is a compute type, such as `bf16x3`, that tensors cannot be stored in.
 fn resolve_exported_type(dtype: ComputeType) -> Result<FloatType> {
     dtype.float().ok_or_else(|| {
         Error::bad_input(format!("weights cannot be exported as {dtype}"))

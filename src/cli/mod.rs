@@ -1,6 +1,6 @@
 //! Command-line interface (layer 5 of the architecture): arguments, exit codes and all printing.
 
-/// Replacements for the macros in the standard library, which panic if the output is closed or full (see `terminal`).
+/// Replacements for the standard library macros, which panic if a write to stdout or stderr fails (see `terminal`).
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::terminal::print(format_args!($($text)*)) };
 }
@@ -190,7 +190,7 @@ pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// Result of a command that ran within this process.
+/// Exit code and captured output of a command that ran within this process.
 #[derive(Debug)]
 pub struct CallOutput {
     pub code: ExitCode,
@@ -259,7 +259,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Cache(command) => cache::run(&command),
         Command::Store(command) => project_setup::run_store(&command),
     };
-    // Lost output is an error unless the reader closed the stream.
+    // A failed write to stdout is an error unless the reader closed the pipe.
     match result.and_then(|code| terminal::finish_stdout().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {

@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::new(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Creates the entry for a file. If removing the file failed, the entry contains that error instead.
+    /// Creates an entry with `error`, or with the error in `removed` if the file could not be removed.
     fn new(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -221,7 +221,7 @@ pub(crate) struct DamagedArtifact {
 }
 
 impl CacheVerifyAnswer {
-    /// Checks every byte of every artifact. Removes damaged objects if `repair` is set.
+    /// Verifies the hashes of all artifacts. Removes damaged artifacts and files if `repair` is set.
     pub(crate) fn new(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
         let artifacts = entries.len();

@@ -172,7 +172,7 @@ pub(super) fn command_names() -> Vec<String> {
 pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    // The value of an option may equal the name of a command, so use the first command on the line.
+    // An option's value may equal a command name, so use the command that comes first on the line.
     let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
@@ -190,7 +190,7 @@ pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &c
     }
 }
 
-/// Descriptions of the enum tags that serde generates. These tags cannot have doc comments.
+/// Schema descriptions of enum tags, which cannot have doc comments because serde generates them.
 const TAG_DESCRIPTIONS: [(&str, &str); 5] = [
     ("command", "Command that produced the answer."),
     ("answer", "Output of the command."),
@@ -199,7 +199,7 @@ const TAG_DESCRIPTIONS: [(&str, &str); 5] = [
     ("what", "Changed fields, or the damage."),
 ];
 
-/// Adds descriptions to the enum tags of a schema.
+/// Adds [`TAG_DESCRIPTIONS`] to the enum tags of a schema.
 fn describe_tags(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {

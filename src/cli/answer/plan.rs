@@ -248,11 +248,11 @@ pub(crate) fn count_artifacts(
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // Objects in the temporary overlay count as missing. They were written only to count tokens and will be
+        // Treat objects in the temporary overlay as missing: they were written only to count tokens and will be
         // discarded.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.is_temporary(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // Skip objects that were never computed, because their reason explains nothing.
+        // Omit `Reason::First` (never computed), because it explains nothing to the user.
         let absent = missing.iter().filter(|key| !state.has(key));
         for reason in absent.map(|key| stored_keys.explain(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
