@@ -148,7 +148,7 @@ pub(super) struct LimitArgs {
     pub(super) retries: u32,
 }
 
-/// In verbose mode, prints the file, profile and entries of a grid.
+/// With `-v`, prints the file, profile and entries of a grid.
 fn print_details(grid: &Grid) {
     if !terminal::shows_details() {
         return;
@@ -172,11 +172,12 @@ fn print_details(grid: &Grid) {
     }
 }
 
-/// Maximum number of threads per core. Thousands of threads would spend most of their time waiting for each other.
+/// Maximum number of threads per core, because thousands of threads would mostly wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
-    /// Starts the global thread pool. It uses all cores by default. Later calls in the same process have no effect.
+    /// Starts the global thread pool, by default with one thread per core. Later calls in the same process have no
+    /// effect.
     pub(super) fn start(&self) -> Result<()> {
         static STARTED: Mutex<bool> = Mutex::new(false);
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,12 +208,12 @@ impl GridArgs {
         GridFile::read(&self.grid).map(GridSource::File)
     }
 
-    /// Builds the grid of a file with the profile and overrides.
+    /// Builds the grid in a file, with `--profile` and `--set` applied.
     pub(super) fn grid_from_file(&self, file: &GridFile) -> Result<Grid> {
         file.grid(self.profile.as_deref(), &self.overrides).inspect(print_details)
     }
 
-    /// Builds the grid with its profile and overrides.
+    /// Builds the grid in a file, or reads the frozen grid of a submission.
     pub(super) fn grid(&self, source: &GridSource) -> Result<Grid> {
         match source {
             GridSource::File(file) => self.grid_from_file(file),
@@ -220,7 +221,7 @@ impl GridArgs {
         }
     }
 
-    /// Returns the grids to run: the one in the file or, for an artifact, those that `reproduce` runs.
+    /// Returns the grids to run: the grid in the file or, for an artifact, the grids that `reproduce` runs.
     pub(super) fn grids_to_run(&self, source: &GridSource) -> Result<(Vec<Grid>, Option<Artifact>)> {
         let file = match source {
             GridSource::File(file) => file,

@@ -1,4 +1,4 @@
-//! Top-level command and its help, which lists the subcommands in groups.
+//! Top-level command, whose help lists the subcommands in groups.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 
 use super::Arguments;
 
-/// Headings in the help, each with its commands.
+/// Groups of subcommands in the help, each with its heading.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["init", "plan", "run", "explain", "status", "compare", "verify", "record"]),
     ("Paper", &["reproduce", "audit", "report"]),
@@ -22,7 +22,7 @@ pub(super) fn build_command() -> Command {
     command.help_template(template)
 }
 
-/// Builds the help template, which lists the commands by group.
+/// Builds the help template, which lists the subcommands by group.
 fn build_template(command: &Command) -> String {
     let header = command.get_styles().get_header();
     let literal = command.get_styles().get_literal();

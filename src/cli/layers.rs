@@ -86,8 +86,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
-/// current directory.
+/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
+/// one.
 const FILE: &str = "layers";
 /// Name of the scored unit for criteria that rank whole layers.
 const LAYER: &str = "layer";
@@ -134,7 +134,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// Returns the criteria to compute.
+    /// Returns the criteria selected by `--criteria` and `--no-trials`.
     fn requested_rankings(&self) -> Result<Vec<RankingCriterion>> {
         let all = criterion::ranking_criteria();
         let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
@@ -175,7 +175,7 @@ impl Arguments {
     }
 
     /// Extracts the layer scores of each criterion from the grid's outcome. `trial_scores` returns the scores of a
-    /// cell's trials, or `None` if its criterion measures none.
+    /// cell's trials, or `None` if its criterion has none.
     fn build_answer(
         &self,
         rankings: &[RankingCriterion],
@@ -208,7 +208,7 @@ impl Arguments {
     }
 }
 
-/// Returns the format of a figure according to its file extension.
+/// Infers the format of a figure from its file extension.
 fn parse_figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
@@ -219,7 +219,7 @@ fn parse_figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits the scores assigned by a criterion into columns for layers, attention sublayers and MLP sublayers. The
+/// Splits the scores of a criterion into one column per kind of unit (layers, attention sublayers, MLP sublayers). The
 /// columns share one ranking.
 fn split_columns(ranking: &RankingCriterion, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
@@ -254,8 +254,8 @@ fn split_columns(ranking: &RankingCriterion, scores: &[(usize, f64)]) -> Vec<Cri
         .collect()
 }
 
-/// Merges columns with equal scores, such as those of criteria that measure the same trials. Returns each column with
-/// the labels of its criteria.
+/// Merges columns with equal scores, such as those of criteria with the same trials. Returns each column with the
+/// labels of its criteria.
 fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> {
     let mut merged: Vec<(String, &CriterionScores)> = Vec::new();
     for column in criteria {
@@ -306,7 +306,7 @@ fn format_score(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 
-/// Builds the figure that shows the rank of each layer.
+/// Builds a figure with one line per criterion, which shows the rank of each layer.
 fn build_figure(ranked: &LayersAnswer) -> Figure {
     let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
         method: String::new(),

@@ -30,14 +30,14 @@ struct RemainingFlops {
     flops: f64,
 }
 
-/// Progress of an artifact.
+/// Complete cells, remaining work and results directory of an artifact.
 struct ArtifactProgress {
     profile: String,
     cells: usize,
     complete: usize,
-    /// Remaining operations of each grid. `None` if texts are not tokenized yet.
+    /// Remaining work per grid; `None` if texts are not tokenized yet.
     remaining_flops: Option<Vec<RemainingFlops>>,
-    /// Results directory, or `None` if the settings do not determine it.
+    /// Results directory; `None` if it is unknown, for example because this machine does not support the engine.
     results: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ impl ArtifactList<'_> {
                 match self.read_progress(artifact)? {
                     Ok(ArtifactProgress { profile, cells, complete, remaining_flops, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
-                        // The time is unknown if the engine's speed was never measured on this machine.
+                        // The remaining time is unknown if no run has measured the engine's speed on this machine.
                         entry.seconds_left = remaining_flops.and_then(|remaining| {
                             remaining.into_iter().try_fold(0.0, |sum, RemainingFlops { engine, machine, flops }| {
                                 let rate = *rates
@@ -76,7 +76,7 @@ impl ArtifactList<'_> {
         Ok(listed)
     }
 
-    /// Returns the progress of an artifact, or the error if its grid cannot be read.
+    /// Returns the progress of an artifact, or an inner error with the reason why its grid cannot be read.
     fn read_progress(&self, artifact: &Artifact) -> Result<Result<ArtifactProgress, String>> {
         let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,
@@ -123,13 +123,13 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns the time at which the last run finished, according to the run records in the artifact's directory and in the
-/// directory of local results next to a recorded run. File times cannot be used, because a checkout resets them.
+/// Returns the finish time of the last run, from the run records in the artifact's directory and in the directory of
+/// local results next to a recorded run. File times are useless, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::run_folder(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }
 
-/// Formats the list in columns.
+/// Formats a table with one row per artifact.
 pub(super) fn format_list(all: &[ListedArtifact]) -> String {
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
     for listed in all {

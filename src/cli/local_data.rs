@@ -15,19 +15,19 @@ const EXTENSIONS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 pub(super) struct LocalCopies {
     pub(super) copied: usize,
     folder: PathBuf,
-    /// For each input that was not copied, the file names that are accepted, joined with `or`.
+    /// Accepted file names for each input that was not found, joined with `or`.
     missing: Vec<String>,
 }
 
 impl LocalCopies {
-    /// Returns a hint that lists the missing local files, or `None` if there are none.
+    /// Returns a hint that lists the missing local files, or `None` if no file is missing.
     pub(super) fn hint(&self) -> Option<String> {
         let files = self.missing.join("\n");
         (!files.is_empty())
             .then(|| format!("to use local copies, add these files to {}:\n{files}", self.folder.display()))
     }
 
-    /// Adds the missing local files to the hint of an error about missing inputs.
+    /// Appends the missing local files to the hint of an error of kind `Missing`.
     pub(super) fn add_hint(&self, error: Error) -> Error {
         match self.hint().filter(|_| error.kind() == ErrorKind::Missing) {
             Some(files) => {
@@ -75,7 +75,7 @@ pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCop
     Ok(copies)
 }
 
-/// Returns the first local copy of an input and its destination.
+/// Returns the first local copy of an input that exists, with its destination.
 fn find_local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
     let candidates = list_possible_copies(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())

@@ -114,7 +114,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Collects the arguments of subcommands that have the same ID or long name as a global argument.
+    /// Collects arguments of subcommands whose ID or long name equals that of a global argument.
     fn find_shadowed_arguments(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

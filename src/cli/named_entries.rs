@@ -14,8 +14,8 @@ use crate::model::Config;
 use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
-/// current directory.
+/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
+/// one.
 const FILE: &str = "command line";
 
 /// Replaces a hint to run `ghostlab fetch` with a hint to pass `--fetch`, which `score`, `layers` and `search` support.
@@ -36,7 +36,7 @@ pub(super) fn add_entries(grid: &mut Value, backbones: Value, tasks: Map<String,
     }
 }
 
-/// Parses the window length in `TEXT@TOKENS`.
+/// Parses the window length in tokens, given as `TEXT@TOKENS`.
 fn parse_window_length(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
@@ -55,7 +55,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Returns the texts and tasks in a profile. If none is given, uses the profile that the model's entry names.
+    /// Returns the texts and tasks in `profile` or, if it is `None`, in the profile that the model's entry names.
     pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| find_model_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
@@ -166,7 +166,7 @@ fn resolve_entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, 
     Ok(entries)
 }
 
-/// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
+/// Returns the profile named in the model's entry in `backbones/`. The entry is found by its name or by the model's
 /// directory.
 fn find_model_profile(model: &str) -> Option<String> {
     let folder = directories::find_experiments(None).ok()?;
@@ -193,7 +193,7 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::available_names(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of all entries that are defined near the current directory or in `more`.
+/// Returns the names of all entries that a grid in the current directory can refer to, and those in `more`.
 fn entry_names(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::available_names(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
@@ -238,8 +238,8 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns the model's name in the grid and its grid entry. The entry is empty unless `model` is a folder or a hub
-/// repository.
+/// Returns the model's name in the grid and its grid entry. The entry is empty if `model` names an entry in
+/// `backbones/`.
 pub(super) fn build_backbone_entry(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {

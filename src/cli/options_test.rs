@@ -1,4 +1,4 @@
-//! Tests all options that take a number or an enumerated value. They are found by walking clap's command tree.
+//! Tests of all options with a number or an enumerated value, found by walking clap's command tree.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -118,7 +118,7 @@ fn every_option_without_a_typed_parser_is_listed() {
     );
 }
 
-/// Regression test: invalid numbers such as `nan` once caused all stored objects to be deleted.
+/// Regression test: with invalid numbers such as `nan`, commands deleted all stored objects.
 #[test]
 fn invalid_numeric_arguments_are_usage_errors() {
     for line in [

@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::print_answer(answer, Answer::Plan, |answer| print_plan(answer, arguments.all))
 }
 
-/// Checks, without writing anything, that `run` or `reproduce` would accept the results directory.
+/// Checks that `run` or `reproduce` could write to the results directory, without writing anything.
 fn check_results_writable(
     arguments: &Arguments,
     source: &GridSource,
@@ -149,8 +149,8 @@ pub(super) fn format_counts(artifacts: &[ArtifactCount]) -> String {
     format_columns(&rows, &[1, 2, 3])
 }
 
-/// Formats the missing objects of a cell, with the reasons. If a selection or operator is missing, the scores that
-/// depend on it get no reason of their own.
+/// Formats the missing objects of a cell, with the reasons. If a selection or operator is missing, the reasons of the
+/// scores are omitted unless a score is damaged.
 fn explain_missing(missing: &[MissingObject]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
@@ -158,7 +158,7 @@ fn explain_missing(missing: &[MissingObject]) -> Vec<String> {
     let scored: Vec<&MissingObject> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Print one line for each entry with a reason, and one line for all entries without a reason.
+        // Print one line for each score with a reason, and a common line for the scores without one.
         let (plain, reasoned): (Vec<&MissingObject>, Vec<&MissingObject>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| format_reason(&target_label(entry), &entry.reason)));
@@ -184,7 +184,7 @@ fn target_label(missing: &MissingObject) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
-/// Formats the size of the store in relation to its limit, and the expected evictions.
+/// Formats the size of the store, its limit, and the expected evictions.
 fn format_store_usage(store: &StoreUsage) -> String {
     let mut text = format!(
         "store: limit {}; {} used by this grid, {} to add, {} used by other grids\n",

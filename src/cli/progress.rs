@@ -1,7 +1,7 @@
 //! Progress of runs and downloads.
 //!
-//! A terminal shows a bar for each job or file and a bar for the total. Other outputs get plain lines, or JSON lines if
-//! `--events` is given.
+//! A terminal shows a bar for each job or file and a bar for the total. Other outputs get plain lines. With `--events`,
+//! JSON lines are written to stdout instead.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -50,7 +50,7 @@ struct TimedEvent<'a, E> {
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
-            // Ignore the error, because a closed stream must not stop the work.
+            // Ignore the error, because a closed stdout must not stop the run.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
     }
@@ -79,7 +79,7 @@ struct RunMeter {
     bars: Bars<usize>,
     jobs: BTreeMap<usize, RunningJob>,
     left: TimeLeft,
-    /// Time of the first event, or `None` if there was none yet.
+    /// Time of the first event; `None` before it.
     started: Option<Instant>,
 }
 
@@ -208,7 +208,7 @@ struct FetchMeter {
     bars: Bars<String>,
     /// Total size of all files, in bytes.
     planned: u64,
-    /// Number of bytes that were present before the download.
+    /// Number of bytes on disk before the download.
     initial: u64,
     /// Number of bytes downloaded so far.
     added: u64,
@@ -312,10 +312,11 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Progress {
     pub(super) bar: Option<ProgressBar>,
-    /// Total number of tokens or bytes, if known. `initial` is the number present at the start, and `added` the number
-    /// added since then.
+    /// Total number of tokens or bytes; `None` if unknown.
     pub(super) total: Option<u64>,
+    /// Number of tokens or bytes done before this run.
     pub(super) initial: u64,
+    /// Number of tokens or bytes added since then.
     pub(super) added: u64,
     pub(super) started: Instant,
     last_line: Instant,
@@ -356,8 +357,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// Adds a bar above the bar for the total. It starts at the position `initial`. Returns `None` if there is no
-    /// terminal.
+    /// Adds a bar that starts at position `initial` above the bar for the total. Returns `None` if bars are not shown.
     pub(super) fn add_bar(
         &self,
         total: Option<u64>,
@@ -372,7 +372,7 @@ impl<K: Ord> Bars<K> {
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // indicatif does not draw a bar that has no content.
+        // Setting a message draws the bar, so do not set an empty one.
         if !message.is_empty() {
             new.set_message(message.to_owned());
         }
@@ -389,7 +389,7 @@ impl<K: Ord> Bars<K> {
         self.items.insert(key, Progress { bar, total, initial, added: 0, started: now, last_line: now });
     }
 
-    /// Advances a job or file. Returns its state, and whether a plain line is due.
+    /// Advances a job or file. Returns its state and whether a plain line is due, or `None` if it is not running.
     pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Progress, bool)> {
         let item = self.items.get_mut(key)?;
         item.added += more;

@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether an error location contains the path of one of the given files.
+/// Returns whether an error location contains the path of one of the files in `parts`.
 fn refers_to_part(position: &str, parts: &[PathBuf]) -> bool {
     parts.iter().any(|part| position.contains(&part.display().to_string()))
 }

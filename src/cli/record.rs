@@ -78,10 +78,9 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether a file was written by `record pack`. This is the case if the first entry in the zip archive is the
-/// metadata file.
+/// Returns whether `record pack` wrote a file: a zip archive whose first entry is the metadata file.
 fn is_ours(bytes: &[u8]) -> bool {
-    // The name follows the fixed-size local header of the first entry.
+    // The name of the first entry follows its fixed-size local header.
     const NAME_OFFSET: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME_OFFSET..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
 }
@@ -135,7 +134,8 @@ fn create_scratch_folder(name: &str) -> Result<TempDir> {
     folder.map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))
 }
 
-/// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is not a file.
+/// Unpacks an archive to a temporary directory and checks the hashes of its entries. Returns `None` if the path is not
+/// a file.
 fn unpack_archive(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);

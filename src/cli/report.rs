@@ -60,16 +60,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Name of the artifact that reproduces the paper's main table.
 const HEADLINE: &str = "table2";
-/// Name of the directory for the page with local results. It is used if the main page shows the recorded runs.
+/// Subdirectory for the page with local results, used if the main page shows recorded runs.
 const LOCAL_FOLDER: &str = "here";
-/// Marker at the end of the recorded page.
+/// Last line of a page of recorded runs.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
 fn output_folder(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
 
-/// Checks before a run that the page can be written.
+/// Checks that the page can be written, before a run that writes it.
 ///
 /// # Errors
 /// Fails if the directory is not writable, or if a file that ghostlab did not write would be overwritten.
@@ -79,7 +79,7 @@ pub(super) fn check_output(reports: &Path) -> Result<()> {
     output_folder(&reports.join(LOCAL_FOLDER)).check(&names)
 }
 
-/// Hashes the result files that the page is generated from.
+/// Hashes the result files from which the page is generated. Returns `None` if a file cannot be hashed.
 pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in list_folders(results) {
@@ -103,8 +103,8 @@ pub(super) fn existing_pages(reports: &Path) -> Vec<PathBuf> {
 
 /// Writes the page for all results directories and prints which directories are left out.
 ///
-/// The page of the recorded runs changes only if `record` is set. Otherwise, local results are written to a second page
-/// next to it. Returns the path of the page, and whether any directory was left out.
+/// A page of recorded runs changes only if `record` is set. Without `record`, local results are written to a second
+/// page in `LOCAL_FOLDER`. Returns the path of the page, and whether any directory was left out.
 pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
         true => list_folders(results).into_iter().filter(|folder| is_on_recorded_page(folder)).collect(),
@@ -140,7 +140,7 @@ pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Resu
     Ok((reports.join(PAGE), is_incomplete))
 }
 
-/// Sections of the page, as read from the results directories.
+/// Sections of the page, read from the results directories.
 #[derive(Default)]
 struct PageParts {
     sections: Vec<PagePart>,
@@ -216,8 +216,8 @@ impl PageParts {
     }
 }
 
-/// Returns whether a directory belongs on the recorded page. An artifact that is a list has no run record and always
-/// belongs on it.
+/// Returns whether the page of recorded runs shows a directory. It always shows artifacts that are lists, which have no
+/// run record.
 fn is_on_recorded_page(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
@@ -307,7 +307,7 @@ fn prefix_key(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }
 
-/// Lists the directories of the artifacts, and those of their profiles.
+/// Lists the directories of artifacts and, one level deeper, those of their profiles.
 fn list_folders(results: &Path) -> Vec<PathBuf> {
     inner_folders(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner_folders(&folder))).collect()
 }
@@ -316,7 +316,7 @@ fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     directories::folders_in(folder).into_iter().filter(|path| is_visible(path))
 }
 
-/// Returns whether the name of a directory does not start with a dot. It does while the directory is being written.
+/// Returns whether a directory is complete. The names of directories that are still being written start with a dot.
 fn is_visible(path: &Path) -> bool {
     !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }

@@ -95,7 +95,7 @@ pub(super) struct Arguments {
     threads: Threads,
 }
 
-/// Arguments of the command, with its directories resolved.
+/// Arguments and resolved directories of the command.
 struct ReproduceRun<'a> {
     arguments: &'a Arguments,
     experiments: PathBuf,
@@ -179,7 +179,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
     Ok(chosen)
 }
 
-/// Line below the claims that says where their details are.
+/// Line below the claims, which says how to see the details.
 const CLAIM_DETAILS: &str = "use -v to list where a claim fails; claims.md and the report quote the claims\n";
 
 /// Artifacts that could not be reproduced, each with the error.
@@ -239,7 +239,7 @@ impl ReproduceRun<'_> {
         Ok(Some(display_path(&written)))
     }
 
-    /// Returns whether tables are left out because the output is JSON.
+    /// Returns whether tables are omitted because the output is JSON.
     fn is_quiet(&self) -> bool {
         self.arguments.events || answer::is_json()
     }
@@ -270,7 +270,8 @@ impl ReproduceRun<'_> {
         Ok(done)
     }
 
-    /// Formats the verdicts on the claims that concern the named artifacts, for the paper's numbers and for ours.
+    /// Formats the verdicts on the claims that concern the named artifacts, for the paper's numbers and for the
+    /// reproduced ones.
     fn format_claims(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -361,8 +362,8 @@ impl ReproduceRun<'_> {
     }
 
     /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if a gate must be
-    /// checked, or if an option forces the artifact to be processed again. These options are `--record`, `--stored`,
-    /// `--events`, `--frozen`, `--retime` and `--store-limit`.
+    /// checked, or if `--record`, `--stored`, `--events`, `--frozen`, `--retime` or `--store-limit` forces the artifact
+    /// to be processed again.
     fn up_to_date_check<'a>(
         &self,
         artifact: &Artifact,
@@ -390,7 +391,7 @@ impl ReproduceRun<'_> {
     }
 }
 
-/// Returns whether a run will measure latencies because some are missing or must be measured again.
+/// Returns whether a run will measure latencies, because some are missing or `--retime` is given.
 fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {

@@ -1,4 +1,4 @@
-//! Grids and artifacts that commands work on. They are loaded from files or from the frozen copies in a submission.
+//! Grids and artifacts that commands work on, loaded from files or from the frozen copies in a submission.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::model::EngineRequest;
 use crate::results::{Provenance, RunCommand, RunDescription};
 use ghostlab_store::Store;
 
-/// Grid to run. For an artifact, this includes the artifact and the grid of dense backbones for its gate.
+/// Grid to run, with the artifact it belongs to and the grid of dense backbones for the artifact's gate.
 pub(super) struct RequestedWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
@@ -93,7 +93,7 @@ impl RequestedWork {
     }
 }
 
-/// Applies the same checks to loaded grids as `run` and `reproduce`.
+/// Applies the checks of `run` and `reproduce` to loaded grids.
 ///
 /// # Errors
 /// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
@@ -146,7 +146,7 @@ pub(super) fn artifact_results_folder(
     Ok(ResultsFolder::new(results, description))
 }
 
-/// Returns the differences between a run and the artifact's definition.
+/// Returns the settings in which a run differs from the artifact's definition.
 pub(super) fn differing_settings(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }

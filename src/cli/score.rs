@@ -112,8 +112,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
-/// current directory.
+/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
+/// one.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
 const DEFAULT_LENGTH: usize = 2048;
@@ -180,7 +180,7 @@ fn to_scored_target(score: &ModelScore) -> ScoredTarget {
     }
 }
 
-/// Writes the results together with a hash of the file, which shows that this command wrote the file.
+/// Writes the results with a hash of the file, by which a later `score` recognizes a file that it may replace.
 fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     results[SEAL] = json!(UNSEALED);
     let text = serde_json::to_string_pretty(&results)
@@ -211,8 +211,8 @@ fn format_hub_input(HubInput { name, repository, commit, pinned }: &HubInput) ->
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// Builds the grid. If `--length` is not given, windows are shortened to the model's context if that is below 2048
-/// tokens.
+/// Builds the grid. Without `--length`, windows have 2048 tokens or, if it is shorter, the length of the model's
+/// context.
 fn build_grid(arguments: &Arguments) -> Result<Grid> {
     let grid = load_grid(arguments, arguments.length.map_or(DEFAULT_LENGTH, |length| length as usize))?;
     let context =
@@ -336,7 +336,7 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
     Ok(())
 }
 
-/// Formats one line per score.
+/// Formats a table with one row per score.
 fn format_scores(scores: &[ModelScore]) -> String {
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];
     rows.extend(scores.iter().map(|score| {

@@ -1,5 +1,5 @@
-//! `ghostlab search MODEL --budget …`: searches for the layers to remove and the best recovery. Also runs artifacts
-//! whose searches take their budgets from the cells of another artifact.
+//! `ghostlab search MODEL --budget …`: searches for the layers to remove and the best recovery. Also runs the searches
+//! of artifacts, whose budgets come from the cells of another artifact.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -117,7 +117,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if missed { ExitCode::from(4) } else { ExitCode::SUCCESS })
 }
 
-/// Loads the grid of a search from a file, or builds it from the options.
+/// Loads the grid of a search from a grid file, or builds it from the command-line options.
 fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
     if grid::is_yaml(Path::new(&arguments.search_args.model)) {
         return load_grid(arguments);
@@ -205,7 +205,7 @@ fn print_searches(answer: &SearchAnswer) {
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // If everything was cached, the elapsed time says nothing about the cost.
+            // If all scores were cached, the elapsed time says nothing about the cost.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!(
                 "Elapsed: {}. Scoring all candidates on all items would take about {}.",
@@ -238,8 +238,8 @@ pub(super) struct Race<'a> {
     pub(super) quiet: bool,
 }
 
-/// Runs the searches and writes their results. Compares them with the best rows of the table in which every cell was
-/// scored.
+/// Runs the searches and writes their results. Compares them with the best rows of another artifact's table, for which
+/// every cell was scored.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<ReproducedArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();

@@ -1,5 +1,4 @@
-//! Grid for `ghostlab search MODEL --budget …`. It is built from the command line, and its depths are derived from the
-//! budget.
+//! Grid for `ghostlab search MODEL --budget …`, built from the command line. Its depths are derived from the budget.
 
 use std::path::Path;
 
@@ -89,8 +88,8 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
-/// current directory.
+/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
+/// one.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const DEFAULT_LENGTH: usize = 2048;
@@ -119,7 +118,8 @@ fn parse_alpha(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number above 0 and at most 0.5".to_owned())
 }
 
-/// Function that takes a grid with only a dense cell and returns the latency of its backbone, in milliseconds.
+/// Function that times the backbone of a grid with only a dense cell. Returns milliseconds, or `None` without a
+/// measurement.
 pub(super) type DenseTimer<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
@@ -218,7 +218,7 @@ impl SearchArgs {
         Ok(budget)
     }
 
-    /// Parses and validates the bounds, using the grid parser.
+    /// Parses and validates the bounds with the parser for grids.
     fn parse_budget(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
@@ -326,7 +326,7 @@ impl SearchArgs {
     }
 }
 
-/// Formats criteria and recoveries as given on the command line. An empty list stands for the default list.
+/// Formats criteria and recoveries as given on the command line. An empty list means the default list.
 fn format_methods(criteria: &[String], recoveries: &[String]) -> String {
     let [criteria, recoveries] = [criteria, recoveries]
         .map(|methods| if methods.is_empty() { "default".to_owned() } else { methods.join(", ") });

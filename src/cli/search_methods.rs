@@ -7,21 +7,22 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::recovery::{self, Recovery};
 
-/// Criterion or recovery with its entry in a grid.
+/// Grid entry of a criterion or recovery, and the method built from it.
 pub(super) type Method<M> = (Value, Box<M>);
 
-/// Name that stands for the default list.
+/// Item of a list that is replaced by the default list.
 const DEFAULT_LIST_NAME: &str = "default";
 
-/// Recoveries that are not in the paper but are candidates by default. Solving them takes about as long as `ghosted`.
+/// Recoveries that are not in the paper but are candidates by default, because solving them takes about as long as
+/// `ghosted`.
 const CHEAP_RECOVERIES: [&str; 2] = ["mean", "ghosted:input=normed:bias=true"];
 
-/// Builds the criteria in a list. An empty list stands for the default list.
+/// Builds the criteria in a list. An empty list means the default list.
 pub(super) fn build_criteria(list: &[String]) -> Result<Vec<Method<dyn Criterion>>> {
     build_methods("--criteria", list, default_criteria, criterion::build)
 }
 
-/// Builds the recoveries in a list. An empty list stands for the default list.
+/// Builds the recoveries in a list. An empty list means the default list.
 pub(super) fn build_recoveries(list: &[String]) -> Result<Vec<Method<dyn Recovery>>> {
     build_methods("--recoveries", list, default_recoveries, recovery::build)
 }
@@ -79,7 +80,7 @@ fn default_recoveries() -> Result<Vec<Method<dyn Recovery>>> {
     Ok(recoveries)
 }
 
-/// Builds a method from `NAME[:OPTION=VALUE]…`. A value that is not JSON is a string.
+/// Builds a method from `NAME[:OPTION=VALUE]…`. A value that is not valid JSON is read as a string.
 fn build_method<M: ?Sized>(text: &str, build: fn(&str, &Options) -> Result<Box<M>>) -> Result<Method<M>> {
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();

@@ -63,7 +63,7 @@ fn print_status(answer: &StatusAnswer, all: bool) {
     }
 }
 
-/// Formats a plan that workers share.
+/// Formats a plan that several workers share.
 fn format_shared_plan(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));

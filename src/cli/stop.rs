@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::pipeline::exec::{Event, Reporter};
 
-/// Exit code of a worker that was terminated before all work was done. It is `EX_TEMPFAIL` (try again later) from
-/// sysexits.h.
+/// Exit code of a worker that was stopped before all work was done: `EX_TEMPFAIL` (try again later) from sysexits.h.
 pub(super) const EXIT_TEMPFAIL: u8 = 75;
 
 pub(super) const STOPPING_AFTER_BATCH: &str = "stopping after this batch";
 
-/// Stop flag of the process. Signal handlers are registered only once, even if several commands run in the process.
+/// Stop flag of the process, or `None` until the handlers are registered. They are registered only once, even if
+/// several commands run in the process.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
 /// Registers handlers for Ctrl-C, TERM and HUP. The first signal prints `message` and stops the run after the current
@@ -46,7 +46,7 @@ pub(super) fn on_ctrl_c(message: &'static str) -> Result<Arc<AtomicBool>> {
 #[cfg(unix)]
 const FIRST_BATCH_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Flags that the signal handlers of a worker set, and whether the worker has stored anything.
+/// Flags set by a worker's signal handlers, and whether the worker has stored anything.
 pub(super) struct Signals {
     pub(super) stop: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,

@@ -111,7 +111,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     call.submit(&script, text, answer)
 }
 
-/// Command-line arguments and the submission prepared from them.
+/// Command-line arguments with the submission prepared from them.
 struct SubmitCall<'a> {
     arguments: &'a Arguments,
     profile: SlurmProfile,
@@ -306,7 +306,7 @@ fn prepare_submission(
 }
 
 /// Returns one line for each queued job of the same plan, or `None` if no job is queued. Also returns the number of an
-/// array job that has no report job because an earlier `submit` was interrupted.
+/// array job whose report job is missing because an earlier `submit` was interrupted.
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -332,7 +332,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // Jobs are in the order of submission, so the report job comes after its array job.
+        // Jobs are listed in order of submission, so the report job comes after its array job.
         let known = earlier.find_jobs(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
@@ -401,8 +401,8 @@ fn build_sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[St
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the path of the program that the jobs run. It is a frozen copy if the file system of the store allows
-/// execution, and otherwise the original program.
+/// Returns the path of the program that the jobs run: a frozen copy in the store or, if programs cannot be executed
+/// there, the original program.
 fn freeze_job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_path(store));

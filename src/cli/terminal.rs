@@ -1,9 +1,8 @@
-//! Output to stdout and stderr, which may be closed or full during a run.
+//! Output to stdout and stderr that survives write errors, and formatting of quantities.
 //!
-//! The macros in the standard library panic in that case. Here, output is discarded once the reader has closed the
-//! stream (`| head`), and a failed write never stops a run. Output lost because the disk is full is an error, which is
-//! reported at the end. Control characters in names and paths are escaped, because they could alter the state of the
-//! terminal. The module also formats quantities.
+//! The macros in the standard library panic if a write fails. Here, a failed write never stops a run. Output to a
+//! closed pipe (`| head`) is discarded, and any other error on stdout, such as a full disk, is reported when the
+//! command ends. Control characters in names and paths are escaped, because they could alter the state of the terminal.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +20,7 @@ use crate::error::{Error, Result, is_hidden, printable};
 use crate::quantity::pluralize;
 
 thread_local! {
-    /// Captured stdout and stderr of this thread, or `None` if it is not capturing.
+    /// Captured stdout and stderr of this thread; `None` while its output is not captured.
     static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
@@ -32,7 +31,8 @@ pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     (outcome, CAPTURED.take().unwrap_or_default())
 }
 
-/// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
+/// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if the output of this thread is
+/// not captured.
 fn append_captured(position: usize, text: &str) -> bool {
     CAPTURED.with_borrow_mut(|captured| captured.as_mut().map(|captured| captured[position].push_str(text)).is_some())
 }
@@ -40,7 +40,7 @@ fn append_captured(position: usize, text: &str) -> bool {
 /// Prints help, the version, or a command-line error.
 pub(super) fn print_usage(error: &clap::Error) {
     if !append_captured(usize::from(error.use_stderr()), &error.render().to_string()) {
-        // Ignore errors, because the reader may have closed the stream.
+        // Ignore errors, because the reader may have closed the pipe.
         error.print().ok();
     }
 }
@@ -78,7 +78,7 @@ fn eprint_raw(text: &str) {
 
 /// Writes a line of styled pieces to stdout.
 pub(super) fn print_line(pieces: &[(TextStyle, &str)]) {
-    // The pieces are already escaped, so the only escape sequences are those of the styles.
+    // `style_text` escapes the pieces, so the only remaining escape sequences are those of the styles.
     print_raw(&style_text(pieces, |style| style));
 }
 
@@ -112,7 +112,7 @@ pub(super) fn eprint_error(error: &Error) {
 /// Flushes stdout and reports whether output was lost.
 ///
 /// # Errors
-/// Fails with exit code 3 if writing to stdout failed for any reason other than a closed stream.
+/// Fails with exit code 3 if writing to stdout failed for any reason other than a closed pipe.
 pub(super) fn finish_stdout() -> Result<()> {
     let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
@@ -150,7 +150,7 @@ pub(super) fn width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// Formats a value as text, without JSON quotes.
+/// Formats a JSON value. Strings are not quoted.
 pub(super) fn format_json_value(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -213,8 +213,8 @@ pub(super) fn format_columns(rows: &[Vec<String>], right: &[usize]) -> String {
 /// Minimum width of a shortened column, in characters.
 const MIN_COLUMN_WIDTH: usize = 16;
 
-/// Shortens the cells of the widest column, eliding their middles, until the rows fit the terminal. Numeric columns are
-/// never shortened.
+/// Elides the middles of cells, widest column first, until the rows fit `width` characters. Columns in `numbers` and
+/// columns narrower than [`MIN_COLUMN_WIDTH`] are never shortened.
 pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], width: Option<usize>) -> Vec<Vec<String>> {
     let Some(width) = width else { return rows };
     let count = rows.first().map_or(0, Vec::len);
@@ -275,7 +275,7 @@ const VERBOSE: u8 = 2;
 /// Verbosity of the process. Set once after the arguments are parsed.
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
-/// Returns whether progress and notes are printed.
+/// Returns whether progress and notes are printed, which `-q` disables.
 pub(super) fn shows_notes() -> bool {
     LEVEL.load(Relaxed) >= PLAIN
 }
@@ -305,8 +305,8 @@ fn environment_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. In order of
-/// precedence, this is decided by the command line, NO_COLOR, CLICOLOR_FORCE and CLICOLOR.
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. `--color` takes
+/// precedence, followed by NO_COLOR, CLICOLOR_FORCE, and CLICOLOR with TERM.
 fn use_colors(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
@@ -321,8 +321,7 @@ fn use_colors(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, te
     }
 }
 
-/// Finds the value of `--color`. It applies to help and usage errors, which are printed before the arguments are
-/// parsed.
+/// Finds the value of `--color` before the arguments are parsed, because it also applies to help and usage errors.
 pub(super) fn color_choice(words: impl Iterator<Item = OsString>) -> ColorChoice {
     let mut words = words.take_while(|word| word != "--").peekable();
     while let Some(word) = words.next() {
@@ -340,7 +339,7 @@ pub(super) fn color_choice(words: impl Iterator<Item = OsString>) -> ColorChoice
     ColorChoice::Auto
 }
 
-/// Style of a piece of text in colored output.
+/// Style of a piece of text.
 #[derive(Clone, Copy)]
 pub(super) enum TextStyle {
     Plain,

@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Store, settings and limits with which a worker runs the jobs of a grid.
+/// Store, settings and limits of a worker.
 struct WorkerContext<'a> {
     store: &'a Store,
     settings: RunSettings,
@@ -123,7 +123,7 @@ fn print_end(
     if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::print_answer(ended, Answer::Worker, |_| {}) }
 }
 
-/// Runs the worker and reports the result. The store is closed at the end, which releases the worker's leases.
+/// Runs the worker's jobs and returns the outcome. The store is closed on return, which releases the worker's leases.
 fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.grid_args.open_store()?;
     let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
@@ -156,8 +156,8 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
     context.work(context.settings, &main_grid)
 }
 
-/// Runs jobs of each round of the searches together with other workers. All workers read the same scores, so they agree
-/// on the next round.
+/// Runs the jobs of each search round together with other workers. All workers read the same scores, so they agree on
+/// the next round.
 fn work_on_search(context: &WorkerContext<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkerContext { store, settings, reporter, signals, .. } = *context;
     let env = SearchEnv {
@@ -186,7 +186,7 @@ fn format_outcome(worked: WorkerOutcome) -> String {
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
             format!("all {} complete", format_cell_count(all))
         }
-        // The objects that are still missing are latencies or belong to cells that failed on another worker.
+        // The missing objects are latencies or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",
