@@ -1,4 +1,4 @@
-//! Submits a grid to a scheduler, which starts any number of workers (layer 3 of the architecture).
+//! Submission of a grid to a scheduler, which starts any number of workers (layer 3 of the architecture).
 //!
 //! The scheduler only starts, stops and lists jobs. Progress is read from the store. This module also manages the
 //! frozen copies of the program, which are kept for as long as a job may run them.
@@ -28,13 +28,13 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Store, StoreSharing};
 
-/// Minimum age at which a frozen copy may be removed. The period covers requeued jobs and the time between freezing the
-/// program and submitting the jobs.
+/// Minimum age of a frozen copy that may be removed. It covers requeued jobs and the time between freezing the program
+/// and submitting the jobs.
 const MIN_IDLE_TIME: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the frozen copies that no job can run anymore. Any submission that uses such a copy belongs to this user,
-/// has no queued or running jobs, and has been idle for a day. All copies are kept if a submission is unreadable. If
-/// the scheduler does not respond, copies with submitted jobs are kept.
+/// Returns the frozen copies that no job can run anymore. They are at least a day old, and each submission that uses
+/// them belongs to this user, has no queued or running jobs, and has been idle for a day. All copies are kept if a
+/// submission is unreadable. If the scheduler does not respond, copies with submitted jobs are kept.
 pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     let mut unused: Vec<FrozenProgram> =
         FrozenProgram::all(store).into_iter().filter(|program| program.age() >= MIN_IDLE_TIME).collect();
@@ -59,7 +59,7 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     unused
 }
 
-/// Returns the time since the last write in the directory of a submission.
+/// Returns the time since a file in a submission's directory was last modified.
 fn idle_time(folder: &Path) -> Duration {
     let all = list_entries(folder).flat_map(|path| list_entries(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| time_since_modified(&path)).min().unwrap_or_default()
@@ -89,7 +89,7 @@ fn is_own_file(_: &Path) -> bool {
 /// File name of a frozen copy.
 const PROGRAM_FILE_NAME: &str = "ghostlab";
 
-/// Copy of the program that was frozen when jobs were submitted.
+/// Copy of the program, frozen when jobs were submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {
     pub sha256: String,
@@ -125,7 +125,7 @@ impl FrozenProgram {
             }
             _ => {}
         }
-        // Ignore the error that occurs if the directory is not empty.
+        // Ignore the error: the directory may not be empty.
         self.path.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -153,12 +153,12 @@ impl Binary {
         Ok(Self { path, sha256 })
     }
 
-    /// Returns the path of the frozen copy in a store.
+    /// Returns the path of the program's frozen copy in a store.
     pub fn frozen_path(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(PROGRAM_FILE_NAME)
     }
 
-    /// Copies the program for use by jobs so that rebuilding it does not affect them.
+    /// Copies the program into the store, so that rebuilding it does not affect submitted jobs.
     ///
     /// # Errors
     /// Fails if the store is not writable or the program has just changed.

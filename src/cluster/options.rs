@@ -1,4 +1,4 @@
-//! Validates sbatch options given by the user, and parses the time limit.
+//! Validation of sbatch options given by the user, and parsing of their time limit.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
 /// Short sbatch options that take no value, so another option may follow in the same word.
 const FLAG_LETTERS: &str = "HIOQWhksuvV";
 
-/// Checks that no option overrides one that this program sets. Also recognizes abbreviated option names, because sbatch
+/// Checks that no option overrides one that ghostlab sets. Also recognizes abbreviated option names, because sbatch
 /// accepts them.
 ///
 /// # Errors
@@ -75,7 +75,7 @@ fn reject_option(word: &str, hint: &str) -> Result<()> {
 /// Splits an entry in a profile file into words. Examples of entries are `--exclude=node7` and `-p gpu`.
 ///
 /// # Errors
-/// Fails if the entry is not an option or is a reserved option.
+/// Fails if the entry is not an option, or if ghostlab reserves the option.
 pub(super) fn split_entry(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("invalid sbatch option")
@@ -89,12 +89,11 @@ pub(super) fn split_entry(entry: &str) -> Result<Vec<String>> {
     check_options(&words).map(|()| words)
 }
 
-/// Minimum time limit for a job. It covers the time between the warning and the limit (`--signal=B:USR1@120`), loading
-/// a backbone, and computing a few batches.
+/// Minimum time limit for a job. It covers loading a backbone, computing a few batches, and the two minutes between the
+/// signal and the limit (`--signal=B:USR1@120`).
 pub const MIN_TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns the time limit set by sbatch options, or `None` if there is none. If there are several, the last one
-/// applies.
+/// Returns the time limit set by sbatch options, or `None` if there is none. The last option applies.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();

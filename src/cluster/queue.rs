@@ -1,4 +1,4 @@
-//! Slurm commands that list and cancel jobs, and records of how jobs ended.
+//! Slurm commands that submit, list, cancel and requeue jobs, and records of how jobs ended.
 //!
 //! Slurm commands may be missing, slow or broken, so runs never depend on them. The records let `status` report jobs
 //! that failed before they used the store.
@@ -42,7 +42,7 @@ pub struct QueuedJob {
 /// Jobs of this user, as listed by the scheduler.
 #[derive(Debug, Clone, Serialize)]
 pub struct Queue {
-    /// Command from which the list was obtained.
+    /// Slurm command that listed the jobs.
     #[serde(rename = "told_by")]
     pub source: &'static str,
     pub jobs: Vec<QueuedJob>,
@@ -69,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// Returns the jobs that belong to a submission. They are identified by the submission's comment
+    /// Returns the jobs of a submission, identified by its comment
     /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
     pub fn jobs_with_comment(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
@@ -88,10 +88,10 @@ fn parse_job(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Error from a submission that sbatch did not accept.
+/// Error from a failed submission with sbatch.
 pub struct SubmitError {
     pub error: Error,
-    /// Whether sbatch could not be started, in which case nothing was queued.
+    /// Whether sbatch could not be started, so that no job was queued.
     pub not_started: bool,
 }
 
@@ -214,8 +214,8 @@ impl JobEnd {
     pub const LOGS: &str = "logs";
     pub(super) const FOLDER: &str = "ends";
 
-    /// Records how the job that runs this process ended. The record is stored next to the submission file. If the job
-    /// succeeded, any earlier record is removed. Does nothing outside a scheduler job.
+    /// Records how the scheduler job of this process ended, in a file next to the submission file. If the job succeeded
+    /// (`bad` is `None`), removes an earlier record. Does nothing outside a scheduler job.
     pub fn record(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));

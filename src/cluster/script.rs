@@ -9,7 +9,7 @@ use crate::error::{Error, Result, command_line};
 
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
-/// Environment variables that are passed to all jobs if they are set.
+/// Environment variables that are passed to all jobs if they are set at submission.
 const PASSED_VARIABLES: [&str; 12] = [
     "PATH",
     "HOME",
@@ -28,8 +28,9 @@ const PASSED_VARIABLES: [&str; 12] = [
 #[derive(Debug, Clone)]
 pub struct JobScript<'a> {
     pub submission: &'a Submission,
-    /// Number of workers. `at_a_time` is the maximum number to run at once.
+    /// Number of workers.
     pub workers: usize,
+    /// Maximum number of workers that run at once.
     pub at_a_time: usize,
     pub cpus: usize,
     /// Memory per worker, in megabytes.
@@ -40,8 +41,9 @@ pub struct JobScript<'a> {
     pub setup: Vec<String>,
     /// Names of additional environment variables to pass to the jobs.
     pub export: Vec<String>,
-    /// Command line of a worker, one word per item. `report` is the command line of the report job.
+    /// Command line of a worker, one word per item.
     pub worker: Vec<String>,
+    /// Command line of the report job, one word per item.
     pub report: Vec<String>,
 }
 
@@ -57,7 +59,7 @@ impl JobScript<'_> {
             |options: Vec<String>| command_line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = sbatch_command(self.array_options()?);
         let report = sbatch_command(self.report_options("ARRAY")?);
-        // The script shows the name in a one-line comment, so it must not contain line breaks.
+        // The name is in a one-line comment of the script, so it must not contain line breaks.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
             what => format!("{name}: {} cells", self.submission.cells),

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::quantity::{Gigabytes, MAX_RETRIES, MAX_SECONDS};
 
-/// Job options for a cluster. They supplement the options derived from the plan.
+/// Job options for a cluster, which supplement those derived from the plan.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmProfile {
@@ -107,7 +107,7 @@ impl SlurmProfile {
     }
 }
 
-/// Checks an entry of `export`, which must be the name of an environment variable.
+/// Checks an entry of `export`: the name of an environment variable that holds no secret.
 ///
 /// # Errors
 /// Fails if the name suggests a secret, or if the entry contains a value.

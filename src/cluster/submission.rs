@@ -1,4 +1,4 @@
-//! Submissions. Each one freezes a grid, a lock file, the hashes of the inputs, and the program in the store.
+//! Submissions: grids frozen in the store, each with its lock file, the hashes of its inputs, and the program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::grid::Grid;
 use crate::pipeline::plan::Inputs;
 use ghostlab_store::{Store, fault};
 
-/// Grid that was frozen to be submitted to a scheduler.
+/// Grid that is frozen for submission to a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
@@ -30,8 +30,7 @@ pub struct Submission {
     /// Overrides given on the command line.
     pub overrides: Vec<String>,
     grid: Value,
-    /// Frozen grid for the gate. It contains the dense backbones, which must reproduce the paper's numbers before
-    /// pruned cells run.
+    /// Frozen grid for the gate: the dense backbones, which must reproduce the paper's numbers before pruned cells run.
     gate: Option<Value>,
     /// Contents of `hub.lock` at the time of submission.
     lock: Option<String>,
@@ -55,8 +54,8 @@ pub struct ArtifactCall {
 pub struct SubmittedJobs {
     /// Type (`array` or `report`) and number of each job, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// Type of the job that is being submitted, or `None`. If it is still set after a crash, query the scheduler to
-    /// find out whether it accepted the job.
+    /// Type of the job that is being submitted. If it is still set after a crash, only the scheduler knows whether it
+    /// accepted the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "handing")]
     pub pending: Option<String>,
@@ -67,7 +66,7 @@ impl SubmittedJobs {
     /// Type of the report job, which runs after the array.
     pub const REPORT: &str = "report";
 
-    /// Returns whether the scheduler may have any jobs of the submission.
+    /// Returns whether the scheduler may have accepted jobs of the submission.
     pub fn may_have_jobs(&self) -> bool {
         self.pending.is_some() || !self.jobs.is_empty()
     }
@@ -88,12 +87,12 @@ fn to_pretty_json(value: &impl Serialize) -> Result<String> {
 const FORMAT_VERSION: u64 = 1;
 
 impl Submission {
-    /// Name of the submission file. A command that gets this file instead of a grid file uses the frozen grid.
+    /// Name of the submission file. Commands accept it in place of a grid file and then use the frozen grid.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
     const JOBS: &str = "jobs.json";
 
-    /// Freezes a grid and the grid for its gate. `plan` is the ID of the plan, and `engine` is the engine as text.
+    /// Freezes a grid and the grid for its gate. `plan` is the ID of the plan, and `engine` describes its engines.
     ///
     /// # Errors
     /// Fails if the grid cannot be frozen.
@@ -145,7 +144,7 @@ impl Submission {
         )
     }
 
-    /// Returns the comment by which the scheduler's jobs are identified.
+    /// Returns the comment that identifies the submission's jobs in the scheduler.
     pub fn comment(&self) -> String {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
@@ -271,7 +270,7 @@ impl Submission {
         self.write_jobs(store, &jobs).map(|()| number)
     }
 
-    /// Records the jobs of this submission that the scheduler lists but that are not recorded yet. Returns all recorded
+    /// Records the jobs of this submission that the scheduler lists and that are not recorded yet. Returns all recorded
     /// jobs.
     pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);

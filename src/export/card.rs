@@ -41,9 +41,9 @@ struct CardValues {
     kept: usize,
     /// Removed layers, or removed sublayers by kind. Empty for the dense backbone.
     removed: String,
-    /// Number of removed layers or sublayers, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
+    /// Number of removed layers or sublayers as text, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
-    /// Change to the layers in `removed`: `removed` or `replaced by an affine map`.
+    /// What was done to the layers in `removed`: `removed` or `replaced by an affine map`.
     verb: &'static str,
     /// Phrases that list the checkpoint layers without attention and those without an MLP.
     without: Vec<String>,
@@ -84,7 +84,7 @@ struct CalibrationText {
 /// not scored.
 ///
 /// # Errors
-/// Fails only if the template cannot be rendered, which indicates a bug.
+/// Fails if the template cannot be rendered, which indicates a bug.
 pub(super) fn render_card(
     exporter: &Exporter<'_>,
     grid: &Grid,
@@ -214,7 +214,7 @@ fn describe_merged_layers(layout: &Layout, deployed: &DeployedModel) -> impl Ite
     })
 }
 
-/// Formats the number of removed layers or sublayers of a backbone with `layers` layers.
+/// Formats how many of the `layers` layers of a backbone, or of its sublayers, are removed.
 fn format_amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());

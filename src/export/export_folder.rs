@@ -1,4 +1,4 @@
-//! Output folder for an exported cell. It is written to a temporary folder and then moved into place.
+//! Output folder of an exported cell, written as a temporary folder and then moved into place.
 
 use std::fs;
 use std::io::Write;
@@ -66,7 +66,7 @@ pub struct ExportedModel {
     pub needs_code: bool,
 }
 
-/// Kind of the output folder, as recorded in its manifest.
+/// Kind of output folder, recorded in its manifest.
 const OUTPUT_KIND: &str = "a model";
 
 /// Checks that the folder does not exist, is empty or contains an earlier export.
@@ -102,7 +102,7 @@ pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
 ///
 /// # Errors
 /// Fails if the disk is full, a file cannot be read or written, the target folder must not be overwritten, or `stop` is
-/// set. In these cases, no output is left behind.
+/// set. A failed export leaves no output behind.
 pub(super) fn write_export(
     output: &OutputFolder,
     computed: &ComputedCell<'_>,
@@ -178,7 +178,7 @@ fn write_files(
     put_file(draft, RECORD_FILE, to_pretty_json(&record)?.as_bytes())
 }
 
-/// Returns the generation settings of the backbone. If it has none, derives them from its config.
+/// Returns the generation settings of the backbone. If they are missing, derives them from its config.
 fn read_generation_config(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
     let folder = parts::sibling_file(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
@@ -195,9 +195,8 @@ fn read_generation_config(source: &Path, config: &Map<String, Value>) -> Result<
         .collect())
 }
 
-/// Writes the tokenizer settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
-/// the class from it. Removes references to custom code. The code is not exported, because `tokenizer.json` is
-/// sufficient.
+/// Writes the tokenizer settings. Sets the tokenizer class for a custom model type, from which transformers cannot
+/// infer it. Removes references to custom code, which is not exported because `tokenizer.json` suffices.
 fn write_tokenizer_config(draft: &Path, source: &Path, has_custom_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";

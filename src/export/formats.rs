@@ -1,5 +1,5 @@
-//! Export formats that support a cut and its repair, derived from the registry of recoveries and the checks of the
-//! exporter.
+//! Export formats for each combination of a cut and a repair, derived from the list of recoveries and the exporter's
+//! checks.
 
 use crate::checkpoint::{check_deci_step, check_deci_support};
 use crate::criterion::DepthUnit;
@@ -9,10 +9,10 @@ use crate::options::Options;
 use crate::recovery::{self, Recovery};
 use crate::results::settings::value_text;
 
-/// Cut with a repair that can be exported.
+/// Cut that can be exported with a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportableCut {
-    /// Unit of the cut. [`DepthUnit::Sublayers`] stands for sublayers of either kind.
+    /// Unit of the cut. [`DepthUnit::Sublayers`] includes attention and MLP sublayers.
     pub unit: DepthUnit,
     /// Recovery as in a grid, with an option if it changes the formats: `` `nbl` (`input: normed`) ``.
     pub recovery: String,
@@ -22,7 +22,7 @@ pub struct ExportableCut {
 /// Export formats that support a cut with its repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formats {
-    /// Whether loaders of a folder need the modeling file, and a GGUF file needs the architecture `deci`.
+    /// Whether loading a folder needs the modeling file, and a GGUF file needs the architecture `deci`.
     pub needs_code: bool,
     /// Whether GGUF can represent the cut and the repair, provided that it can represent the backbone.
     pub fits_gguf: bool,
@@ -35,7 +35,7 @@ impl Formats {
     }
 }
 
-/// Rejects a recovery or a unit of cuts that GGUF cannot represent.
+/// Rejects a recovery or a cut unit that GGUF cannot represent.
 pub(super) fn check_gguf(config: &Config, recovery: Option<&dyn Recovery>, unit: DepthUnit) -> Result<()> {
     match recovery.and_then(|recovery| recovery.step_form(config)) {
         Some(step) => check_deci_step(config, step),
@@ -78,8 +78,8 @@ pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
     cuts
 }
 
-/// Returns the formats for each unit of cuts that a recovery repairs. Returns an empty list if the recovery does not
-/// apply to the backbone or cannot be exported.
+/// Returns the formats for each cut unit that a recovery repairs. The list is empty if the recovery does not apply to
+/// the backbone or cannot be exported.
 fn formats_by_unit(config: &Config, rule: &dyn Recovery) -> Vec<(DepthUnit, Formats)> {
     if rule.check(config).is_err() || rule.check_export().is_err() {
         return Vec::new();

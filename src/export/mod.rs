@@ -6,7 +6,7 @@
 //! | `export_folder` | output folder with weights, config, tokenizer and other files of the backbone |
 //! | `card` | model card |
 //! | `formats` | export formats that support a cut and its repair |
-//! | `source` | files of the backbone to copy |
+//! | `source` | backbone files that an export copies |
 //!
 //! This module also exports cells as GGUF files for llama.cpp and programs based on it.
 
@@ -43,7 +43,7 @@ use crate::pipeline::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
 use ghostlab_store::{Store, fault};
 
-/// Exporter that writes cells as checkpoints.
+/// Store, settings and output options for exporting cells.
 pub struct Exporter<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
@@ -59,7 +59,7 @@ impl Exporter<'_> {
     ///
     /// # Errors
     /// Fails if the cell fails, the weights have changed since they were hashed, the folder must not be overwritten, or
-    /// the disk is full. No output is left behind in these cases.
+    /// the disk is full. A failed export leaves no output behind.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<ExportedModel> {
         let output = export_folder::check_folder(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
@@ -74,7 +74,8 @@ impl Exporter<'_> {
         })
     }
 
-    /// Computes the missing layer selection and operators of a cell, and passes the complete cell to `then`.
+    /// Computes the layer selection and operators of a cell unless they are stored, and passes the computed cell to
+    /// `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(ComputedCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = build_single_cell_grid(grid, cell);
@@ -112,7 +113,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Computed cell, with the checkpoint layout and the deployed model to export.
+/// Computed cell with the deployed model to export and its checkpoint layout.
 struct ComputedCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
@@ -121,8 +122,7 @@ struct ComputedCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// Builds a grid that contains only this cell and no evaluations. Running it computes only what the checkpoint
-/// contains.
+/// Builds a grid with only this cell and no evaluations, so that a run computes only what the checkpoint needs.
 fn build_single_cell_grid(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
@@ -135,7 +135,7 @@ fn build_single_cell_grid(grid: &Grid, cell: &Cell) -> Grid {
     export_grid
 }
 
-/// Removes the other backbones from a grid so that their files do not have to be read.
+/// Removes all backbones except the cell's from a grid, so that their files need not be read.
 fn keep_backbone(grid: &mut Grid, cell: &Cell) {
     grid.backbones.retain(|name, _| *name == cell.backbone);
 }
@@ -143,10 +143,10 @@ fn keep_backbone(grid: &mut Grid, cell: &Cell) {
 /// GGUF metadata key for the cell name. It marks files that were written by ghostlab and may be replaced.
 const CELL_KEY: &str = "ghostlab.cell";
 
-/// Checks that the file does not exist or is an earlier export.
+/// Checks that `path` does not exist or is an earlier export.
 ///
 /// # Errors
-/// Fails with exit code 2 if the path is taken by another file, or if the name does not end in `.gguf`.
+/// Fails with exit code 2 if another file exists at the path, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
         return Err(Error::bad_input("GGUF file names must end in .gguf")
@@ -202,7 +202,7 @@ impl Exporter<'_> {
 fn check_gguf_support(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
-    // Ignore an invalid config here, because the run reports the error.
+    // Ignore an invalid config, because the run reports the error.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let recovery = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
     formats::check_gguf(&config, recovery, cell.depth.unit).map_err(|error| error.at(cell.to_string()))

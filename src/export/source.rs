@@ -1,5 +1,5 @@
-//! Files in a model directory that an export copies. Links are checked, because a link in an untrusted directory could
-//! point to one of the user's private files.
+//! Reads the files of a model directory that an export copies. Links are checked, because a link in an untrusted
+//! directory could point to one of the user's private files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// Reads a file in a model directory so that it can be copied. Returns `None` if the file does not exist.
+/// Reads a file in a model directory, or returns `None` if it does not exist.
 ///
 /// # Errors
 /// Fails with a bad-input error if the file is a link to a file outside the directory, or a `.json` file without valid

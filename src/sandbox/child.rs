@@ -1,4 +1,4 @@
-//! Child process of the sandbox. It enforces its own limits and reports its progress.
+//! Child process of the sandbox, which enforces its limits itself and reports its progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::heap;
 pub(super) struct Request {
     pub(super) probe: Probe,
     pub(super) limits: Limits,
-    /// Number of inputs to process in parallel, the same as in the parent.
+    /// Number of threads that process inputs, as in the parent.
     pub(super) threads: usize,
     /// Maximum size of a text in bytes (`--text` of the parent).
     pub(super) text_bytes: u64,
@@ -39,7 +39,7 @@ pub(super) enum Report {
     Started(String),
     /// Exceeded limit, and the name of the input that exceeded it. The child exits after this report.
     Exceeded(ResourceLimit, Option<String>),
-    /// The work is done, whether or not it returned an error.
+    /// The work is done, successfully or with an error.
     Done,
 }
 
@@ -48,7 +48,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum length in bytes of an input's name.
 const MAX_NAME_BYTES: usize = 1_000;
 
-/// Number of finished items.
+/// Number of finished items. Each extends the CPU time limit.
 static ITEMS: AtomicU64 = AtomicU64::new(0);
 /// Names of all inputs started so far, and the name of the latest one.
 static STARTED_NAMES: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
@@ -56,7 +56,7 @@ static STARTED_NAMES: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::
 thread_local! {
     /// Name of the input that this thread is processing.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has already found in [`STARTED_NAMES`], cached to avoid locking the set again.
+    /// Names that this thread has found in [`STARTED_NAMES`], cached to avoid locking it again.
     static SEEN_NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -97,7 +97,7 @@ impl Watcher for Reporter {
     }
 }
 
-/// Runs the child process. Returns exit code 0 if the work stayed within the limits.
+/// Runs the child process. Its exit code is 0 if the work stayed within the limits.
 pub fn run() -> ExitCode {
     match read_request() {
         Ok(request) => run_request(request),
@@ -144,8 +144,7 @@ fn run_request(request: Request) -> ExitCode {
 /// Exit code of a Rust program that panicked.
 pub(super) const PANIC_EXIT_CODE: i32 = 101;
 
-/// Reports at regular intervals that the child is alive. Ends the process when its CPU time is used up or its parent
-/// has exited.
+/// Reports at regular intervals that the child is alive. Exits when the CPU time is used up or the parent has exited.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(CHECK_INTERVAL);
@@ -193,7 +192,7 @@ fn disable_core_dumps() {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
-/// Exits without running destructors, which could wait for other threads.
+/// Exits without running exit handlers, which could wait for other threads.
 #[cfg(unix)]
 fn exit(code: i32) -> ! {
     // SAFETY: `_exit` has no preconditions.
@@ -213,7 +212,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Falls back to the wall-clock time since the first call, because the process CPU clock is only read on Unix.
+/// Returns the wall-clock time since the first call, because reading the CPU time is implemented only for Unix.
 #[cfg(not(unix))]
 fn cpu_time() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Minimum heap limit of a child in bytes. The limit grows by [`HEAP_PER_FILE_BYTE`] for each byte of input. A large
-/// `--text` also raises it.
+/// Minimum heap limit of a child in bytes. [`HEAP_PER_FILE_BYTE`] is added for each byte of input, and a large `--text`
+/// raises it.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
 /// Additional heap bytes for each byte in the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
@@ -14,8 +14,7 @@ const HEAP_PER_FILE_BYTE: u64 = 20;
 const BASE_MILLISECONDS: u64 = 4_000;
 /// Number of input bytes that raise the time limit by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Additional CPU time in microseconds for each definition file or document. Most files and documents need only a tenth
-/// of this.
+/// Additional CPU time in microseconds for each definition file or document. Most need only a tenth of it.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size in bytes for each thread of a child.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
@@ -33,7 +32,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits for a probe. They grow with the size of its files.
+    /// Returns the limits for a probe, which grow with the size of its files.
     pub(super) fn for_probe(probe: &Probe) -> Self {
         let file_bytes = probe.file_bytes();
         Self {

@@ -5,9 +5,9 @@
 //! double a string forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort
 //! a Rust process, so checks within the process are not enough.
 //!
-//! The child does exactly the work that this process is about to do. If it stays within its limits, this process
-//! repeats the work and reports any error in the input itself. Otherwise, this process reports which input exceeded
-//! which limit (exit code 2).
+//! The child does the same work that this process is about to do. If the child stays within its limits, this process
+//! repeats the work and reports any error in the input. If not, this process reports which input exceeded which limit
+//! (exit code 2).
 //!
 //! Only the `ghostlab` program enables the sandbox ([`enable`]). In other programs, only the limits in
 //! `ghostlab_definitions` protect against untrusted inputs.
@@ -22,7 +22,7 @@ pub use limits::STACK_BYTES;
 pub use parent::{check_probe, enable};
 pub use probe::{Probe, TaskProbe};
 
-/// Argument with which this executable is started as a child. No command has this name.
+/// First argument of a child, which is started from this executable. No command has this name.
 const CHILD_ARGUMENT: &str = "__sandbox";
 
 pub fn is_child() -> bool {

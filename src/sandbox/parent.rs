@@ -1,4 +1,4 @@
-//! Parent process of the sandbox. It starts child processes and converts their failures into errors.
+//! Parent process of the sandbox, which starts child processes and converts their failures into errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -64,7 +64,7 @@ fn executable_path() -> std::io::Result<PathBuf> {
 fn start_child() -> std::io::Result<Child> {
     let mut command = Command::new(executable_path()?);
     command.arg(CHILD_ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C must not reach the child. The child exits when it notices that the parent has ended.
+    // Start a new process group so that Ctrl-C does not reach the child. The child exits once its parent has exited.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.spawn()
@@ -94,7 +94,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
-    // Ignore write errors: if the child has died, its exit status is reported below.
+    // Ignore write errors: if the child has died, its exit status explains why.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {
@@ -141,8 +141,7 @@ impl Outcome {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                // Count seconds instead of comparing clock times, because both processes may have been suspended in
-                // between.
+                // Count timeouts instead of comparing clock times, because both processes may be suspended meanwhile.
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
@@ -152,8 +151,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the limit that the child exceeded, as inferred from its reports, from its stderr, or because it stopped
-    /// reporting.
+    /// Infers which limit the child exceeded, from its reports, its stderr, or its silence.
     fn limit(&self) -> Option<ResourceLimit> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

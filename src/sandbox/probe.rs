@@ -34,7 +34,8 @@ pub struct TaskProbe {
     pub shots: Option<usize>,
     pub seed: u64,
     pub system: Option<String>,
-    /// Folder of the model whose chat template is used, and whether few-shot examples are sent as separate messages.
+    /// Folder of the model with the chat template, and whether few-shot examples are separate messages. `None` without
+    /// a chat template.
     pub chat: Option<(PathBuf, bool)>,
 }
 
@@ -84,7 +85,7 @@ impl Probe {
     }
 }
 
-/// Checks the generation settings the way the grid does.
+/// Reads the generation settings of a definition, which a grid also checks.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => GenerationConfig::read(&definition.generation).map(drop),
