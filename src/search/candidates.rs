@@ -1,4 +1,4 @@
-//! Selection of the cells that meet a budget, and the state of each candidate during a search.
+//! Cells that meet a budget, and the state of each candidate during a search.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -28,7 +28,8 @@ pub fn split_searches(grid: &Grid) -> Vec<Grid> {
         .collect()
 }
 
-/// Restricts a search to one backbone. If `layers` is not empty, also restricts it to these numbers of removed layers.
+/// Restricts a search to one backbone and, unless `layers` is empty, to cells that remove one of these numbers of
+/// layers.
 fn restrict(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     let mut part = grid.clone();
     part.cells.retain(|cell| cell.backbone == backbone);
@@ -45,10 +46,10 @@ fn restrict(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     part
 }
 
-/// Returns the depths to try in each unit, for a grid that specifies none. They range from the smallest depth at which
-/// some cut may meet the budget to the smallest depth at which every cut does.
+/// Returns the depths to try in each unit, for a grid that specifies none: from the smallest depth at which some cut
+/// may meet the budget to the smallest depth at which every cut does.
 ///
-/// At least two depths per unit are returned if possible, because operators may use up the savings at the first depth.
+/// Returns at least two depths per unit if possible, because operators may use up the savings of the first depth.
 ///
 /// # Errors
 /// Fails with exit code 2 if the dense backbone already meets the budget, or if even the deepest cut misses it.
@@ -84,7 +85,7 @@ pub fn depths(
         .hint("loosen the budget; the embedding and the head cannot be removed"))
 }
 
-/// Budget, and the cost model used to check cuts against it.
+/// Budget with the cost model by which cuts are checked against it.
 struct BudgetCheck<'a> {
     budget: &'a Budget,
     model: CostModel<'a>,
@@ -174,7 +175,7 @@ pub(super) fn find_candidates(
     }
     if candidates.is_empty() {
         nearest.sort_by_key(|(distance, _)| *distance);
-        // Cells with the same cut have the same costs.
+        // Cells that remove the same number of layers have the same costs, so list each reason once.
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
         let near: Vec<String> =
             nearest.iter().take(3).map(|(_, entry)| format!("{}: {}", entry.cell, entry.reason)).collect();
@@ -220,7 +221,7 @@ pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<Excluded
     kept
 }
 
-/// Formats the settings of a cell without the number of removed layers or sublayers.
+/// Formats the settings of a cell, except for the number of removed layers or sublayers.
 fn format_method_key(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
@@ -230,13 +231,13 @@ fn format_method_key(cell: &Cell) -> String {
 pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Cut,
-    /// Program with placeholders for the operators.
+    /// Program with placeholder operators, by which layer evaluations are counted.
     pub(super) placeholder_program: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) duplicates: Vec<String>,
     pub(super) milliseconds: Option<f64>,
-    /// Gains for each objective.
+    /// Gains by objective, stratum and item.
     pub(super) gains: Vec<Gains>,
     pub(super) differences: Vec<Score>,
     pub(super) outcome: CandidateOutcome,
@@ -248,7 +249,8 @@ impl Racer {
         mean_of_means(&self.gains[0])
     }
 
-    /// Returns whether the candidate survived, and the number of items on which it was scored.
+    /// Returns the sort key for the runner-up: whether the candidate survived, and the number of items on which it was
+    /// scored.
     pub(super) fn rank(&self) -> (bool, usize) {
         (self.outcome == CandidateOutcome::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
@@ -277,8 +279,8 @@ impl Racer {
     }
 }
 
-/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that do not
-/// meet the budget with their operators.
+/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that miss
+/// the budget because of their operators.
 pub(super) fn solve_candidates(
     grid: &Grid,
     spec: &Search,
@@ -332,7 +334,7 @@ fn is_duplicate(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// Returns the index of the survivor that is best in the first objective. The earliest one wins a tie.
+/// Returns the index of the survivor that is best in the first objective. The first one wins a tie.
 pub(super) fn find_winner(racers: &[Racer]) -> Option<usize> {
     let alive = (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })

@@ -1,5 +1,5 @@
-//! Environment of a search: the function that runs its grids, the grids used for timing, the objectives with their
-//! items, and the schedule of rounds.
+//! Environment of a search: the function that runs its grids, grids for timing, objectives with their items, and the
+//! schedule of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -20,9 +20,9 @@ pub struct SearchEnv<'a> {
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Function that runs a grid to completion, alone or together with workers.
+    /// Function that runs a grid to completion, possibly together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
-    /// Whether this process may measure latencies. Stored latencies are used in any case.
+    /// Whether this process may measure latencies. If not, latencies are only read from the store.
     pub can_time: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
-/// Measures the dense backbone's latency in milliseconds, or reads it if this process may not measure latencies.
+/// Measures the dense backbone's latency in milliseconds, or reads it from the store if this process may not measure.
 pub(super) fn measure_dense_latency(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
     let timed =
         Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..build_latency_grid(grid, spec) };
@@ -106,7 +106,7 @@ pub fn held_out_items(items: usize) -> usize {
 /// Schedule of rounds for one objective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Number of items that the race may use, for each stratum (task or text).
+    /// Number of items in each stratum (task or text), without those held out for the final evaluation.
     strata: Vec<usize>,
     /// Number of items per stratum in the first round.
     first_round_items: usize,
@@ -125,12 +125,12 @@ impl Schedule {
         (0..).find(|&round| self.items_reached(round) >= max_items).map_or(1, |round| round + 1)
     }
 
-    /// Returns how many items of each stratum have been scored after a round. Rounds are counted from 0.
+    /// Returns how many items of each stratum have been scored after a round, where 0 is the first round.
     pub fn items_after(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.items_reached(round))).collect()
     }
 
-    /// Returns the ranges of items in a stratum that a round adds. Ranges end at powers of two or at the last item.
+    /// Returns the ranges of a stratum's items that a round adds. Ranges end at powers of two or at the last item.
     pub fn added_ranges(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.items_reached(round - 1) };
@@ -154,15 +154,15 @@ impl Schedule {
     }
 }
 
-/// Length of the first range in a stratum.
+/// Number of items in the first range of a stratum.
 const FIRST_RANGE_LENGTH: usize = 4;
 
 /// Task or text, with its number of items.
 pub(super) struct Stratum {
     pub(super) on: EvalTarget,
-    /// Total number of items.
+    /// Number of items in the task or text.
     pub(super) all: usize,
-    /// Number of items that the search may use, including those held out for the final evaluation.
+    /// Number of items that the search may use, including held-out items.
     pub(super) used: usize,
 }
 
@@ -176,7 +176,7 @@ pub(super) struct Track {
 }
 
 /// Gains of a candidate by stratum and item. A gain is 1 for a right answer and 0 for a wrong one, or the negative loss
-/// of a window. Larger is better.
+/// of a window in nats per token.
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
@@ -185,7 +185,7 @@ impl Stratum {
     }
 }
 
-/// Returns the objectives with their strata. Tokenizes all texts and tasks in order to count their items.
+/// Returns one track per objective. Tokenizes all texts and tasks to count their items.
 pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense_cells(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
@@ -210,7 +210,7 @@ pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> R
     }
 }
 
-/// Creates the track for an objective. The race uses no more items than the search allows.
+/// Creates the track of an objective. Items held out for the final evaluation are not in its schedule.
 fn build_track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
     let max_items = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(max_items) });
@@ -227,7 +227,7 @@ fn count_windows(outcome: &GridOutcome, text: &Perplexity) -> usize {
     outcome.text_extents(text).next().map_or(0, |text| text.windows)
 }
 
-/// Function that returns the item ranges to score in a stratum, which is given by its track and its index.
+/// Function that takes a track and the index of a stratum, and returns the item ranges to score.
 pub(super) type DrawRanges<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
 /// Returns empty gains, one list per stratum of each track.
@@ -257,7 +257,7 @@ fn with_draw(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
     EvalTask { how: TaskSettings { draw, ..task.how.clone() }, ..task.clone() }
 }
 
-/// Appends a candidate's gains on the items that were just scored.
+/// Appends a candidate's gains on the items that `result` scored.
 pub(super) fn append_gains(
     gains: &mut [Gains],
     tracks: &[Track],

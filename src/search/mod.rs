@@ -1,19 +1,21 @@
-//! Layer 3: searches a grid for the best cell that meets a budget (design §21).
+//! Search of a grid for the best cell that meets a budget (layer 3 of the architecture, docs/design.md §21).
 //!
-//! The caller runs the cells. This module does not read the paper's values and prints nothing.
+//! A search is a race: each round scores the candidates on more items (documents of tasks, windows of texts) and
+//! eliminates those that are significantly worse. The caller runs the cells. This module does not read the paper's
+//! values and prints nothing.
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
 //! | `env` | environment: the function that runs grids, timing grids, objectives with their items, schedule of rounds |
 //! | `race` | elimination of candidates after a round |
-//! | `program_path` | programs of candidates, used to count the layers that a round computes |
+//! | `program_path` | programs of candidates, by which layer evaluations are counted |
 //! | `racing` | main procedure of a search, and the evaluation on held-out items |
-//! | `score_difference` | score differences on common items: candidate and rival, winner and plain removal |
+//! | `score_difference` | score differences between two variants on common items |
 //! | `short_name` | short candidate names for tables |
 //! | `search_summary` | tables and text about a search |
 //!
-//! This file defines the outcome of a search, which is serialized as output, and the cost model for variants.
+//! This file defines the serialized outcome of a search and the cost model for variants.
 
 mod candidates;
 mod env;
@@ -238,8 +240,7 @@ impl SearchOutcome {
                 CandidateOutcome::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
-            // Eliminated candidates were not timed, so none of them can be suggested. A deeper cut is the only option
-            // left.
+            // Suggest a deeper cut. Eliminated candidates were not timed, so none of them can be suggested.
             let nearest = slow.map_or_else(String::new, |(candidate, reason)| {
                 let hint = match candidate.removed.is_whole_layers() {
                     true => {
@@ -329,7 +330,7 @@ impl Costs {
         }
     }
 
-    /// Drops the relative sizes that the budget does not limit.
+    /// Clears the relative sizes that the budget does not bound.
     pub(crate) fn bounded_by(self, budget: &Budget) -> Self {
         Self {
             params: self.params.filter(|_| budget.params.is_some()),
@@ -338,7 +339,7 @@ impl Costs {
         }
     }
 
-    /// Describes the first bound that these costs violate. Returns `None` if they meet the budget. `dense` is the
+    /// Describes the first bound that these costs violate, or returns `None` if they meet the budget. `dense` is the
     /// latency of the dense backbone in milliseconds, if known.
     pub fn violated_bound(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
@@ -360,12 +361,12 @@ impl Costs {
     }
 }
 
-/// Cost model for depths at which no layers have been selected yet.
+/// Cost model for depths whose layers have not been selected yet.
 pub(crate) struct CostModel<'a> {
     config: &'a Config,
     engine: EngineChoice,
     prompt: Latency,
-    /// Affine operator used as a placeholder. Its values do not matter.
+    /// Placeholder for any affine operator, because costs do not depend on its values.
     map: Arc<Operator>,
 }
 
@@ -380,7 +381,7 @@ impl<'a> CostModel<'a> {
         Ok(Self { config, engine, prompt, map })
     }
 
-    /// Returns the costs that cuts at a depth can have, whichever layers are selected.
+    /// Returns one or two cost estimates for a depth. The costs of every cut at this depth lie between them.
     ///
     /// Layers cost the same at every position, and so do MLP sublayers, so one estimate suffices for them. For
     /// attention sublayers, a second estimate replaces each with an affine map. For a depth in sublayers of both kinds,

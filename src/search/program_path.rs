@@ -1,4 +1,4 @@
-//! Programs of candidates, used to count layer evaluations. A prefix common to several programs runs only once.
+//! Programs of candidates, by which layer evaluations are counted. A common prefix of several programs runs only once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
@@ -9,7 +9,7 @@ use crate::pipeline::stage::operator;
 /// Builds a candidate's program with a placeholder for each distinct operator.
 ///
 /// # Errors
-/// Fails if an operator belongs on the MLP branch of the preceding layer, but the cut starts at layer 0.
+/// Fails if an operator belongs to the MLP branch of the layer before a cut that starts at layer 0.
 pub fn build_program(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::build_program(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
@@ -17,8 +17,7 @@ pub fn build_program(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]
     .ok_or_else(|| Error::job("an MLP repair has no preceding layer"))
 }
 
-/// Counts the layers that an item passes through in the trie of all programs. Layers shared by several programs count
-/// once.
+/// Counts the layer evaluations per item in the trie of all programs. Layers shared by several programs count once.
 pub fn count_layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0

@@ -12,7 +12,7 @@ use crate::significance::stratified::{StratifiedMean, holm_correction};
 /// Leader and eliminated candidates after a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Candidate that is best in the first objective.
+    /// Index of the candidate that is best in the first objective.
     pub leader: usize,
     pub out: Vec<Elimination>,
 }
@@ -21,7 +21,7 @@ pub struct Verdict {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Elimination {
     pub candidate: usize,
-    /// Candidate that is significantly better.
+    /// Index of the candidate that is significantly better.
     pub rival: usize,
     /// Two-sided p-value before Holm's correction. With two objectives, the larger of the two p-values times the number
     /// of rivals.
@@ -29,8 +29,8 @@ pub struct Elimination {
 }
 
 /// Decides which candidates are eliminated after a round. `objectives` contains the gains by candidate and stratum,
-/// with items in the same order for all candidates. Larger gains are better. `level` is an upper bound on the
-/// probability of a wrong elimination.
+/// with items in the same order for all candidates. Larger gains are better. `level` bounds the probability of a wrong
+/// elimination.
 pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = find_leader(alive, first)?;
@@ -51,9 +51,8 @@ pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], l
     Some(Verdict { leader, out })
 }
 
-/// Returns the candidate with the largest mean.
+/// Returns the candidate with the largest mean. The first one wins a tie.
 fn find_leader<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option<usize> {
-    // If several candidates are tied, the first one wins.
     let means = alive.iter().map(|&candidate| (candidate, mean_of_means(&objective[candidate])));
     let best = means.reduce(|best, other| if other.1 > best.1 { other } else { best });
     best.map(|(candidate, _)| candidate)
@@ -66,7 +65,7 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 }
 
 /// Computes the p-value of the intersection-union test that a candidate is worse in every objective. This is the
-/// largest p-value among the objectives, or 1 if there is an objective in which the candidate is not worse.
+/// largest p-value of any objective, or 1 if in some objective the candidate is not worse.
 fn worse_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
@@ -79,8 +78,8 @@ fn worse_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Ve
         .fold(0.0, f64::max)
 }
 
-/// Computes the p-value of McNemar's exact test for right or wrong answers. A t-test is too optimistic if few answers
-/// differ. Returns 0 for other gains, so that the t-test decides.
+/// Computes the p-value of McNemar's exact test for right or wrong answers, for which a t-test is too optimistic if few
+/// answers differ. Returns 0 for other gains, so that the t-test decides.
 fn mcnemar_p<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let mut only_rival = 0;
     let mut only_candidate = 0;
@@ -94,7 +93,7 @@ fn mcnemar_p<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     mcnemar_exact(only_rival, only_candidate)
 }
 
-/// Returns the Pareto front: the candidates that no other one beats in every objective.
+/// Returns the Pareto front: the candidates that no other candidate beats in every objective.
 pub fn pareto_front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
     let all: Vec<(usize, Vec<f64>)> = alive
         .iter()

@@ -1,5 +1,5 @@
-//! Main procedure of a search: selects candidates, races them, times the survivors, and evaluates the winner on
-//! held-out items.
+//! Main procedure of a search: selects candidates, eliminates them in rounds, times the survivors, and evaluates the
+//! winner on held-out items.
 
 use super::candidates::{Racer, find_candidates, find_winner, no_candidate_error, solve_candidates};
 use super::env::{
@@ -23,8 +23,8 @@ use crate::significance::stratified::StratifiedMean;
 /// evaluation. Fails if a run fails or is interrupted.
 pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
-    // Impossible cuts are reported once for the whole search. Clear them here so that the grid of each round does not
-    // report them again.
+    // Cuts that a criterion cannot select are reported once per search. Clear them so that the grid of each round does
+    // not report them again.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = read_backbone(&bare, env)?;
@@ -90,7 +90,7 @@ fn to_objective(track: &Track) -> Objective {
     }
 }
 
-/// Runs rounds until only one candidate or no item is left. Returns the rounds and their costs.
+/// Runs rounds until a single candidate remains or all items are scored. Returns the rounds and their cost.
 fn run_rounds(
     grid: &Grid,
     spec: &Search,
@@ -152,8 +152,8 @@ fn run_rounds(
     Ok((rounds, spent))
 }
 
-/// Measures the latencies of the survivors if the budget limits latency or speedup, and marks those that exceed the
-/// limit as slow.
+/// Measures the latencies of the survivors if the budget bounds latency or speedup. Survivors that miss the bound
+/// become `Slow`.
 fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
@@ -192,7 +192,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
 }
 
 /// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
-/// on the raced items, so that the winner's lead is known on both sets.
+/// on the items of the race, so that the winner's lead is known on both sets.
 pub(super) fn judge_winner(
     grid: &Grid,
     spec: &Search,
@@ -244,7 +244,7 @@ pub(super) fn judge_winner(
 }
 
 /// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
-/// better in the first objective. The earliest candidate wins a tie.
+/// better in the first objective. The first candidate wins a tie.
 fn find_runner_up(racers: &[Racer], best: usize) -> Option<usize> {
     let others = (0..racers.len())
         .filter(|&racer| racer != best && !matches!(racers[racer].outcome, CandidateOutcome::Failed { .. }));
@@ -254,8 +254,8 @@ fn find_runner_up(racers: &[Racer], best: usize) -> Option<usize> {
     })
 }
 
-/// Returns the cell that removes the winner's layers without recovery. If the grid already contains this cell, returns
-/// it under its own name.
+/// Returns the cell that removes the winner's layers without recovery. If the grid contains this cell, returns it with
+/// its name in the grid.
 fn build_plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
@@ -273,7 +273,7 @@ fn score_plain_removal(
     (winner, plain): (&Racer, &Cell),
     spent: &mut SearchCost,
 ) -> Result<Vec<Gains>> {
-    // In each stratum, the winner was scored on complete ranges.
+    // In each stratum, the winner was scored on whole ranges, so the start of a range decides.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
         let ranges = rounds.flat_map(|round| track.schedule.added_ranges(round, stratum));
@@ -295,14 +295,14 @@ fn count_seen_items(gains: &[Gains]) -> usize {
     gains.iter().flatten().map(Vec::len).sum()
 }
 
-/// Cell with its gains on the scored item ranges.
+/// Cell with its gains on the item ranges on which it was scored.
 struct ScoredCell {
     cell: Cell,
     placeholder_program: Program,
     gains: Vec<Gains>,
 }
 
-/// Runs a separate grid that scores the cells on the given item ranges of every stratum.
+/// Scores the cells on the item ranges that `draws` returns for each stratum.
 fn score_cells(
     grid: &Grid,
     spec: &Search,

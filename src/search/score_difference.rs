@@ -6,7 +6,7 @@ use super::race::mean_of_means;
 use super::{CandidateOutcome, Lead, Score};
 use crate::significance::stratified::StratifiedMean;
 
-/// Returns the score differences between two variants on the same items, one per objective.
+/// Returns the score differences between two variants that were scored on the same items, one per objective.
 pub(super) fn score_differences(tracks: &[Track], gains: &[Gains], other: &[Gains]) -> Vec<Score> {
     let pairs = tracks.iter().zip(gains.iter().zip(other));
     pairs
@@ -17,8 +17,8 @@ pub(super) fn score_differences(tracks: &[Track], gains: &[Gains], other: &[Gain
         .collect()
 }
 
-/// Returns the score differences between a candidate and its rival on the items on which both were scored, one per
-/// objective. The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
+/// Returns the score differences between a candidate and its rival on the items that both were scored on, one per
+/// objective. The rival is the candidate that eliminated it or, for a survivor, the winner.
 pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].outcome {
         CandidateOutcome::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
@@ -30,7 +30,7 @@ pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize
     score_differences(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
-/// Truncates the gains in each stratum to the number of items that `like` has there.
+/// Truncates the gains in each stratum to the number of items in `like`.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
     gains
         .iter()
@@ -42,7 +42,7 @@ fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
 }
 
 /// Returns the winner's lead over plain removal on the raced items and on the held-out items. `raced` and `held_out`
-/// are pairs that contain the winner's gains, followed by those of plain removal.
+/// each contain the winner's gains and those of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let raced = score_differences(tracks, raced.0, raced.1);
     let held_out = score_differences(tracks, held_out.0, held_out.1);

@@ -1,4 +1,4 @@
-//! Tables and a summary of a search, as text.
+//! Tables and text that summarize a search.
 
 use super::short_name::ShortNames;
 use super::{Candidate, CandidateOutcome, Lead, Objective, Score, SearchOutcome};
@@ -25,8 +25,8 @@ impl SearchOutcome {
         format!("{}, {}: {}", self.backbone, self.budget, on.join("; "))
     }
 
-    /// Returns the table of candidates: the winner, the other survivors, those that were too slow, then the eliminated
-    /// ones, latest first. Failed candidates come last.
+    /// Returns the table of candidates: the winner, the other survivors, candidates that were too slow, eliminated
+    /// candidates (latest first), and failed candidates.
     pub fn table(&self) -> Vec<Vec<String>> {
         let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
@@ -126,7 +126,7 @@ impl SearchOutcome {
             .collect()
     }
 
-    /// Formats notes on significance, the winner's lead and the cost, one per line.
+    /// Formats notes on significance, the winner's lead and the cost of the search, one per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();

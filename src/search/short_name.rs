@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum length of a name in characters.
 const MAX_LENGTH: usize = 40;
-/// Number of characters kept from the end of a name, where the recovery is named.
+/// Number of characters kept at the end of a name, which contains the recovery.
 const TAIL_LENGTH: usize = 20;
 
 /// Short names, by full name.
@@ -34,14 +34,15 @@ impl ShortNames {
         self.0.get(name).map_or(name, String::as_str)
     }
 
-    /// Returns pairs of short and full names, for those names whose middle was dropped.
+    /// Returns the short and full names of those names whose middle was dropped.
     pub(super) fn truncated_names(&self) -> impl Iterator<Item = (&str, &str)> {
         let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
         cut.map(|(full, short)| (short.as_str(), full.as_str()))
     }
 }
 
-/// Replaces the middle of a name with `mark` if the name is longer than [`MAX_LENGTH`].
+/// Replaces the middle of a name with `mark`. A name of at most [`MAX_LENGTH`] characters is shortened only if `mark`
+/// contains a number.
 fn shorten_name(name: &str, mark: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {

@@ -1,4 +1,4 @@
-//! Finds models, texts and tasks in a directory.
+//! Models, texts and tasks that a starter grid is built from.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub(super) struct Model {
     pub(super) layers: usize,
     /// Maximum context length in tokens.
     pub(super) context: Option<usize>,
-    /// Whether a Hadamard matrix exists for the hidden size. Only then can the residual stream be rotated.
+    /// Whether the residual stream can be rotated, which requires a Hadamard matrix of the hidden size.
     pub(super) can_rotate: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// Numbers of removed layers in the grid.
+    /// Numbers of layers to remove, from the depths of the grid.
     pub(super) depths: Vec<usize>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Corpus {
     pub(super) is_generated: bool,
 }
 
-/// Returns the user's texts. The first one is used for calibration, and the others are scored.
+/// Returns the user's texts. The first text is used for calibration, and the others are scored.
 ///
 /// # Errors
 /// Fails if there is only one file, or if a file cannot be read as text.
@@ -113,10 +113,10 @@ pub(super) fn file_stem(path: &Path) -> String {
 /// Directories whose models cannot be used, each with the reason.
 pub(super) type UnusableModels = Vec<(PathBuf, Error)>;
 
-/// Number of directory levels to search below the given directory. Two levels are enough to find `models/org/name`.
+/// Number of directory levels to search below the given directory: two, to find `org/name` in `models`.
 const MAX_SEARCH_DEPTH: usize = 2;
 
-/// Returns the usable models in a directory, and the unusable ones with reasons.
+/// Returns the usable models in a directory, and the directories of unusable models with reasons.
 ///
 /// # Errors
 /// Fails if the directory cannot be read or contains no usable model.
@@ -153,8 +153,8 @@ pub(super) fn find_models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)>
     Ok((models, skipped_directories))
 }
 
-/// Finds GGUF files, and directories that contain a config or weights. Sorts them by name. Does not search inside the
-/// directories it finds.
+/// Finds GGUF files and directories that contain a config or weights, sorted by name. Does not search inside such
+/// directories.
 fn find_model_folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()

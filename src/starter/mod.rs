@@ -1,4 +1,4 @@
-//! Layer 4: starter grids for the models in a directory.
+//! Starter grids for the models in a directory (layer 4 of the architecture).
 
 mod find;
 mod sizes;
@@ -20,11 +20,11 @@ use crate::grid::{self, Grid};
 use crate::options::MethodDescription;
 use crate::{criterion, recovery};
 
-/// Default window length in tokens, the same as in the reference code.
+/// Default window length in tokens, as in the reference code.
 const MAX_LENGTH: usize = 2048;
-/// Window length for the embedded texts. They are short, like the training texts of the bundled models.
+/// Window length in tokens for the embedded texts, which are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
-/// Shortest window length in tokens that is still useful.
+/// Shortest useful window length in tokens.
 const MIN_WINDOW_LENGTH: usize = 8;
 /// Number of calibration sequences used in the paper.
 const PAPER_SEQUENCES: usize = 128;
@@ -49,16 +49,15 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Creates a starter grid for the models in `folder`. The folder either is a model itself or contains models up to
-    /// two levels below.
+    /// Creates a starter grid for the models in `folder`. The folder is a model or contains models up to two levels
+    /// below.
     ///
     /// `texts` contains at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
     /// it is empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a
     /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
-    /// Fails if no model is usable, in which case the error gives the reason for each. Also fails if a text is missing
-    /// or too short.
+    /// Fails if no model is usable, with the reason for each model. Also fails if a text is missing or too short.
     pub fn new(
         folder: &Path,
         texts: &[PathBuf],
@@ -92,7 +91,7 @@ impl Starter {
             seconds: 0.0,
         };
         for mut model in models {
-            // Leave out a model if a grid that contains only this model is invalid.
+            // Skip a model if a grid with only this model is invalid.
             match Grid::from_text(&starter.render(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
@@ -137,7 +136,7 @@ impl Starter {
         files.map(|file| Input::new("a model file", file)).chain(texts).chain(tasks).collect()
     }
 
-    /// Returns the estimated duration of a run in seconds if even the smallest sizes exceed the limit.
+    /// Returns the estimated duration of a run in seconds if it exceeds the limit even with the smallest sizes.
     pub fn seconds_over_limit(&self) -> Option<f64> {
         Some(self.seconds).filter(|seconds| *seconds > sizes::MAX_SECONDS)
     }
@@ -148,7 +147,7 @@ impl Starter {
     }
 }
 
-/// Token counts of a text. They come from the tokenizer that produces the fewest tokens.
+/// Token counts of a text with the tokenizer that produces the fewest tokens.
 struct TokenCount {
     /// Number of tokens in the first [`SAMPLE_BYTES`] bytes.
     in_sample: usize,
@@ -179,7 +178,7 @@ fn choose_windows(
         return Err(Error::missing("no text for calibration"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(max_length);
-    // Calibration skips a tenth of the text. The remaining text must contain two windows.
+    // Calibration skips a tenth of the text. The rest must contain two windows.
     let available = (fewest * 9 / 20).min(context).min(max_length);
     if available < MIN_WINDOW_LENGTH {
         return Err(Error::bad_input("the text is too short")

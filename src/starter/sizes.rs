@@ -8,20 +8,20 @@ use crate::pipeline::stage::activations;
 
 /// Maximum duration of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;
-/// Fraction of [`MAX_SECONDS`] that the estimate may fill. The estimate leaves out most of the solving and tokenizing.
+/// Fraction of [`MAX_SECONDS`] that the estimate may reach, because it omits most of the solving and tokenizing.
 const ESTIMATE_FRACTION: f64 = 0.7;
-/// Minimum number of windows that gives reliable bootstrap intervals.
+/// Minimum number of scored windows, which still gives reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Preferred minimum number of calibration tokens per channel. It applies while other sizes can still be reduced.
-/// [`Calibration::MIN_TOKENS_PER_CHANNEL`] always applies.
+/// Minimum number of calibration tokens per channel while the window length can still be reduced. After that,
+/// [`Calibration::MIN_TOKENS_PER_CHANNEL`] applies.
 const PREFERRED_TOKENS_PER_CHANNEL: usize = 56;
-/// Minimum length in tokens to which windows are shortened.
+/// Minimum number of tokens to which windows are shortened.
 const MIN_WINDOW_TOKENS: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
-/// Depths of a starter grid.
+/// Depths of a starter grid, as percentages of the layers.
 pub(super) const DEPTHS: [&str; 2] = ["12.5%", "25%"];
-/// Number of recoveries in a starter grid, without plain removal.
+/// Number of recoveries in a starter grid, not counting plain removal.
 pub(super) const MAX_REPAIRS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Sizes {
     pub(super) sequences: usize,
     /// Maximum number of scored windows per text; `None` for all windows.
     pub(super) windows: Option<usize>,
-    /// Number of depths. The largest ones are kept.
+    /// Number of depths, counted from the largest.
     pub(super) depths: usize,
     /// Number of recoveries that repair the cut.
     pub(super) repairs: usize,
@@ -57,7 +57,7 @@ pub(super) struct ScoredData {
 }
 
 /// Halves sizes until the estimated time fits the budget: first the number of scored windows, then the number of
-/// sequences, then their length, then the number of sequences again. If this is not enough, leaves out depths and then
+/// sequences, then their length, then the number of sequences again. If this is not enough, drops depths and then
 /// repairs.
 pub(super) fn shrink_to_budget(
     mut sizes: Sizes,
@@ -108,7 +108,7 @@ fn estimate_flops(sizes: Sizes, models: &[Model], scored_data: &ScoredData) -> f
     for model in models {
         let layers = model.layers;
         let calibration = Load::windows(sequences * length, length);
-        // Storing activations and solving operators takes about as long as half a pass.
+        // Storing activations and solving operators take about as long as half a calibration pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
         let depths = last_items(&model.depths, depths);

@@ -11,12 +11,12 @@ use crate::files::output::{Input, OutputFile};
 
 /// Fraction of the text that is used for calibration.
 const CALIBRATION_FRACTION: f64 = 0.8;
-/// Range of calibration fractions within which to look for a good split point.
+/// Range of calibration fractions in which to look for a split point between rows, lines or words.
 const SPLIT_RANGE: [f64; 2] = [0.7, 0.9];
 /// Separator between rows according to the window rule of starter grids.
 const ROW_SEPARATOR: &str = "\n\n";
 
-/// Text that is split into two parts. Each part is written to a file next to the grid.
+/// Text that is split into two parts, each to be written to a file next to the grid.
 #[derive(Debug)]
 pub struct SplitText {
     text: PathBuf,
@@ -48,8 +48,8 @@ impl SplitText {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes the files, except those that already exist with the same content. If a write fails, removes the files
-    /// already written.
+    /// Writes the files, except those that exist with the same content. If a write fails, removes the files already
+    /// written.
     ///
     /// # Errors
     /// Fails if a file exists with different content and `force` is not set, or if a file cannot be written.
@@ -89,8 +89,8 @@ fn format_json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
-/// Splits a text between two rows or at whitespace within a long row. Returns `None` if this leaves no words in one of
-/// the parts, as in a text with fewer than two words.
+/// Splits a text between two rows or at whitespace within a long row. Returns `None` if one of the parts would contain
+/// no words, as in a text with a single word.
 fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let bytes: usize = rows.iter().map(String::len).sum();
     let mut before = 0;

@@ -1,5 +1,4 @@
-//! Recomputes the recorded verdicts on the paper's claims, using the numbers in a results folder and its sibling
-//! folders.
+//! Checks the recorded verdicts on the paper's claims against the numbers in a results folder and its sibling folders.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use crate::error::Result;
 use crate::files::{self, regular};
 use crate::results::StoredResults;
 
-/// Cache of claim verdicts, keyed by sibling folders and profile.
+/// Cache of verdicts, keyed by sibling folders and profile.
 #[derive(Default)]
 pub(super) struct VerdictCache(Mutex<HashMap<VerdictKey, Arc<Verdicts>>>);
 
@@ -25,7 +24,7 @@ struct Verdicts {
 }
 
 impl VerdictCache {
-    /// Returns the verdicts of a profile on the results in `folders`. Judges the claims on the first call.
+    /// Returns the verdicts on the results in `folders` for a profile, which are computed only once.
     fn get_or_judge(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (folders, profile.to_owned());
@@ -93,12 +92,12 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
     Ok(check.with_total(all))
 }
 
-/// Returns the columns of a claim with the counts and verdicts, without the sentence and its section.
+/// Returns the columns of a claim's line with counts and verdicts, without the columns of its sentence and section.
 fn verdict_columns(line: &str) -> String {
     line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
 }
 
-/// Returns the folders of all artifacts that are in the same results directory and have the same profile.
+/// Returns the folders of all artifacts in the same results directory with the same profile.
 fn sibling_folders(folder: &Path) -> Vec<PathBuf> {
     let absolute = files::absolute(folder);
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {

@@ -191,7 +191,7 @@ impl CheckResult {
         }
     }
 
-    /// Compares two numbers. They agree if they have equal bits, are both NaN, or differ by at most `tolerance`.
+    /// Compares two numbers. They agree if they are bit-identical, both NaN, or differ by at most `tolerance`.
     pub(super) fn compare_numbers(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
@@ -212,7 +212,7 @@ impl CheckResult {
         }
     }
 
-    /// Records a value that cannot be checked. The same value and input are recorded only once.
+    /// Records a value that cannot be checked, unless the same value and input are already recorded.
     pub(super) fn record_missing(&mut self, at: impl Into<String>, missing_input: impl Into<String>) {
         let value = UncheckedValue { at: at.into(), missing_input: missing_input.into() };
         if !self.unchecked.contains(&value) {
@@ -224,7 +224,7 @@ impl CheckResult {
         self.agreed + self.mismatches.len()
     }
 
-    /// Sets the number of values from which the sample was drawn, and computes the detection probability from it.
+    /// Sets the number of values from which the sample was drawn, and computes the detection probability.
     #[must_use]
     pub(super) fn with_total(mut self, total: usize) -> Self {
         self.total = total.max(self.compared_count());

@@ -1,5 +1,5 @@
-//! Finds the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the hub
-//! cache. Also checks the hashes of the files in a results folder.
+//! Finds the inputs of a run by hash, at the recorded paths and in other folders such as the hub cache. Also checks the
+//! hashes of the files in a results folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -28,8 +28,8 @@ impl InputFinder {
     }
 
     /// Finds a recorded file or folder, and adds an agreement to `check` for each of its files. If a file is missing or
-    /// does not match the recorded hashes (`inputs`), returns `None` and adds the problem to `check`. `what` names the
-    /// input.
+    /// does not match its recorded hash in `inputs`, returns `None` and adds the problem to `check`. `what` names the
+    /// input in messages.
     pub(super) fn find(
         &self,
         what: &str,
@@ -65,8 +65,8 @@ impl InputFinder {
         None
     }
 
-    /// Returns the path itself, followed by the paths under each root that end in the same components. Longer matches
-    /// come first.
+    /// Returns the existing candidates: the path itself, then paths under each root that end in the same components,
+    /// longest match first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
         // Use only the components after the last `..`, because the earlier ones depend on the machine.
@@ -81,8 +81,8 @@ fn join_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
-/// Checks the hash of each file that the folder's manifest lists. Files that a record may omit can be missing, and a
-/// note states their number.
+/// Checks the hash of each file that the folder's manifest lists. Adds a note with the number of missing files that a
+/// record may omit.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -1,5 +1,5 @@
-//! Checks the numbers in a results folder against the answers and losses from which they were computed. Does not need
-//! the models.
+//! Checks the numbers in a results folder against the recorded answers and losses from which they were computed,
+//! without the models.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::tasks::{DocumentResult, Flip, Task};
 /// Maximum relative difference between two computations of the same number in f64.
 pub(super) const MAX_ROUNDING_ERROR: f64 = 1e-9;
 
-/// Recomputes all numbers from their items and compares them with the recorded numbers.
+/// Recomputes all numbers that have recorded items, and compares them with the recorded numbers.
 ///
 /// # Errors
 /// Fails if the table of channel errors cannot be read.
@@ -59,7 +59,7 @@ fn describe_answer(is_right: Option<&bool>) -> &'static str {
     if is_right == Some(&true) { "right" } else { "wrong" }
 }
 
-/// Recomputes a number from its items. Returns `None` if the number has no items.
+/// Recomputes a number from its items. Returns `None` if it has no recorded items.
 fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
     match (number.answers(), number.losses()) {
         (Some(tasks), _) => {
@@ -72,8 +72,8 @@ fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f
                 .collect::<Option<_>>()?;
             mean(&each)
         }
-        // The record contains neither word counts nor byte counts for the texts scored by task definitions, so only
-        // token perplexities are recomputed.
+        // Of task definitions that score texts, only token perplexities are recomputed, because word and byte counts
+        // are not recorded.
         (_, Some(losses)) if is_defined(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
@@ -83,7 +83,7 @@ fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f
             if let MetricSource::Damage(damage, _) = metric.source {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
-            // The record does not contain the length of the text in bytes.
+            // The length of the text in bytes is not recorded.
             let losses = Losses { windows: losses.to_vec() };
             let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
             sample.estimate(&metric).map(|estimate| estimate.value)
@@ -110,7 +110,7 @@ pub(super) fn metric_of(number: &ResultRow) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
-/// Returns whether a number belongs to a task that is defined in the format of lm-evaluation-harness.
+/// Returns whether a number belongs to a task with an lm-evaluation-harness definition.
 pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
@@ -140,7 +140,7 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
     Some(judged.collect())
 }
 
-/// Checks the recorded flips against the answers given by the dense model and by the variant.
+/// Checks the recorded flips (changed answers) against the recorded answers of the dense model and the variant.
 fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
@@ -202,7 +202,7 @@ fn recompute_flips(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, varia
         .collect()
 }
 
-/// Checks the errors per channel against the recorded boundary errors.
+/// Checks the table of errors per channel against the recorded boundary errors.
 fn check_channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> Result<()> {
     let path = folder.join(CHANNELS_FILE);
     if !path.exists() {
@@ -232,7 +232,7 @@ fn check_channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResul
         let boundary =
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
-            // Both values are means over f32 errors, but they are summed in different orders.
+            // Both values are means of f32 errors, summed in different orders.
             check.compare_numbers(
                 || format!("{CHANNELS_FILE}: {cell}, boundary {start}"),
                 boundary.boundary_mae,

@@ -76,7 +76,7 @@ pub fn find_folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Results folder that passed through all checks that need no model, with the sample to recompute.
+/// Results folder with the outcome of all checks that need no model, and the sample to recompute.
 pub struct PreparedFolder {
     folder: PathBuf,
     recorded: ReferenceRun,
@@ -85,7 +85,7 @@ pub struct PreparedFolder {
     notes: Vec<String>,
 }
 
-/// Runs all checks that need no model, and draws the samples.
+/// Runs all checks that need no model, and draws the samples to recompute.
 ///
 /// # Errors
 /// Fails if a folder cannot be read. Problems inside a folder are reported by its checks.

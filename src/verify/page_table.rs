@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::NOISY;
 
-/// Parses a printed number. Also returns its maximum rounding error.
+/// Parses a printed number. Returns the number and its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
-    // Noisy latencies have a mark in front of the number.
+    // Noisy latencies are printed as `~` and the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
@@ -76,8 +76,8 @@ pub(super) fn check_page(
         );
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // Compare from the right, because the labels may occupy fewer columns than in `page.json`. Skip the empty cells
-        // that separate groups of columns.
+        // Compare from the right, because labels may take fewer columns than in `page.json`. Skip the empty cells
+        // between groups of columns.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
@@ -97,8 +97,8 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding row or column
-/// of the page.
+/// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding rows or
+/// columns of `page.json`.
 fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> Result<()> {
     let file = file_name(latex);
     let body = read_latex_rows(latex)?;
@@ -117,13 +117,13 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A transposed table has one row per timed prompt. Row `line` contains every `body.len()`-th column of the
-        // page, starting at `line`: one column per metric of that prompt.
+        // A transposed table has one row per timed prompt. Row `line` contains every `body.len()`-th column of
+        // `page.json`, starting at `line`: one column per metric of that prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
-        // Skip the leading columns, which contain the prompt length and batch size.
+        // In a transposed table, skip the leading columns, which contain the prompt length and batch size.
         let skipped = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
         for cell in unmatched_cells(&cells[skipped..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
@@ -136,7 +136,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
 /// LaTeX command that shades a row.
 const SHADE_COMMAND: &str = "\\rowcolor{gray!15}";
 
-/// Returns the cells whose numbers appear in none of `texts`. Each entry in `texts` can match only one cell.
+/// Returns the cells whose numbers appear in none of the `texts`. Each text can match only one cell.
 fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
     let mut unmatched = Vec::new();
     for cell in cells {

@@ -7,7 +7,7 @@ use super::metrics::MAX_ROUNDING_ERROR;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// CSV table with its fields as strings, and its file name.
+/// CSV table with its file name. All fields are strings.
 pub(super) struct PrintedTable {
     pub(super) name: String,
     pub(super) heads: Vec<String>,

@@ -1,6 +1,6 @@
-//! Recomputes a sample of the numbers in a folder and compares it with the record.
+//! Recomputes a sample of the values in a results folder and compares them with the record.
 //!
-//! The sample depends only on the seed and the items, so it is the same on every machine.
+//! The sample depends only on the seed and the items, so it does not depend on the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -63,8 +63,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether both grids use the same engine and batch size, and agree on the definition of every name that
-    /// they share.
+    /// Returns whether both grids use the same engine and batch size, and define all common names equally.
     fn is_compatible_with(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -113,7 +112,7 @@ pub(super) fn draw_sample(
         if cell.calibration.is_some() {
             return calibration_group(cell);
         }
-        // A dense cell joins the group of the first calibrated cell with the same backbone.
+        // A dense cell is in the group of the first calibrated cell with the same backbone.
         let calibrated =
             grid.cells.iter().find(|member| member.backbone == cell.backbone && member.calibration.is_some());
         calibrated.map_or_else(|| cell.backbone.clone(), calibration_group)
@@ -217,8 +216,7 @@ impl DrawnSample {
     }
 }
 
-/// Returns the recorded engine. If this machine cannot run it, returns the closest available one and a note with the
-/// reason.
+/// Returns the recorded engine. If this machine cannot run it, returns the closest available engine and a note.
 fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), unavailable_note(id));
@@ -268,15 +266,15 @@ fn remove_unavailable(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFi
     evaluate.groups.clear();
 }
 
-/// Samples a fraction of the indices below `count`, but at least one. Returns them in ascending order. Samples with
-/// different labels are independent.
+/// Samples a fraction of the indices below `count`, but at least one, in ascending order. Samples with different labels
+/// are independent.
 pub(super) fn sample_indices(seed: u64, label: &str, count: usize, fraction: f64) -> Vec<usize> {
     let names: Vec<String> = (0..count).map(|at| format!("{label}/{at}")).collect();
     let chosen = sample_names(seed, &names.iter().collect::<Vec<_>>(), fraction);
     (0..count).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells. Also returns the fraction of chunks to sample in each of them.
+/// Samples cells. Also returns the fraction of chunks to sample in each cell.
 ///
 /// Groups are sampled first, then cells, then chunks. The cells in a group share a calibration. Calibrations are
 /// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,

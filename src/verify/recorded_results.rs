@@ -74,7 +74,7 @@ impl ReferenceRun {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// Returns the measurement behind a number. Returns `None` for means and derived numbers.
+    /// Returns the measurement behind a number, or `None` for means and derived numbers.
     pub(super) fn measure(&self, number: &ResultRow) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),

@@ -1,4 +1,4 @@
-//! Checks the tables in a results folder: each format against the numbers and against the other formats.
+//! Checks the tables in a results folder against the numbers, and each format of a table against the others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
             (page, true) if page.is_file() => {
                 check_page(&page, &table, &printed, &path.with_extension("tex"), &mut check)?;
             }
-            // An artifact with overridden settings has a tidy table, but no section on the page.
+            // An artifact with overridden settings has a tidy table but no `page.json`.
             (_, true) if tidy.is_some() => check_tidy_markdown(&table, &printed, &mut check)?,
             (_, true) => check_markdown(&table, recorded, &printed, &mut check)?,
             _ => {}
@@ -50,12 +50,12 @@ fn is_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| nearly_equal(one, two))
 }
 
-/// Returns the kind of error that the numbers of a metric have.
+/// Returns which statistic the recorded error of a number is, such as a standard error.
 fn spread_kind(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
 
-/// Value and error that a row of a tidy table must contain.
+/// Value and error that a row of a tidy table (one number per row) must contain.
 struct ExpectedNumber {
     value: Option<f64>,
     error: Option<(Spread, f64)>,
@@ -75,7 +75,7 @@ impl ExpectedNumber {
     }
 }
 
-/// Checks a table with one row for each number, or for each mean over seeds.
+/// Checks a tidy table, which has one row for each number or for each mean over seeds.
 fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut CheckResult) {
     let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =
@@ -154,7 +154,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     }
 }
 
-/// Returns the columns in which a row differs from the values of a cell, each with the value of the cell.
+/// Returns the columns in which a row differs from a cell, each with the cell's value.
 fn differing_columns(
     table: &PrintedTable,
     number_columns: &[(usize, &str)],

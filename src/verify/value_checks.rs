@@ -27,7 +27,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Creates empty checks for all kinds except the inputs, whose check is already complete.
+    /// Creates empty checks of all kinds. The check of the inputs is already complete.
     pub(super) fn new(inputs: CheckResult) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -37,7 +37,7 @@ impl Checks {
 
     /// Compares a recomputed cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
-        // The engine may differ from the recorded one. All other fields of the identity must be equal.
+        // The engine may differ from the recorded one, but all other fields of the identity must be equal.
         let is_recorded_engine = *cell.identity.engine == *engine;
         let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
@@ -91,7 +91,7 @@ impl Checks {
     }
 
     fn compare_items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
-        // Flips are derived from the answers, which are compared separately.
+        // Flips are derived from answers, which are compared separately.
         if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
             return;
         }
@@ -130,7 +130,7 @@ impl Checks {
         }
     }
 
-    /// Compares a perplexity over all documents with the value that follows from the documents' recorded losses.
+    /// Compares a perplexity over all documents with the value computed from the recorded losses.
     fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
         let losses = number.number.losses().unwrap_or_default();
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
@@ -202,7 +202,7 @@ struct NumberCheck<'a> {
 }
 
 impl NumberCheck<'_> {
-    /// Describes the location of an item by cell and column.
+    /// Formats the location of an item: cell, column and item.
     fn location(&self, item: &str) -> String {
         format!("{}, {}, {item}", self.number.cell, self.number.column)
     }
@@ -226,7 +226,7 @@ fn compare_boundaries(
             check.record_difference(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
             continue;
         }
-        // The rounding error of the solution grows with the condition number, but the error of its outputs hardly does.
+        // The rounding error of the solution grows with the condition number, but that of its outputs hardly does.
         let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
         let solved = tolerance.perplexity.max(enlarged.min(1.0));
         let numbers = &two.numbers;
@@ -256,8 +256,8 @@ fn answer_label(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-/// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
-/// are nearly tied, which may also change the answers.
+/// Compares the correctness of generated answers. On another engine, near ties between tokens may lead to other texts
+/// and answers.
 fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check: &mut CheckResult) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, recomputed) in recomputed {
@@ -277,7 +277,7 @@ fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check
                     ),
                 );
             }
-            // Items are recorded only for metrics that are means of zeros and ones.
+            // Answers are recorded only for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}
             None => check.record_missing(at(), "recorded answer"),
         }
