@@ -416,7 +416,6 @@ fn has_no_backbone(file: &GridFile, profile: &str, overrides: &[String]) -> Resu
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&resolver).is_err()))
 }
 
-/// Creates the error for a profile whose inputs are missing.
 fn missing_profile_error(gc: &Gc, file: &GridFile, name: &str, error: &Error) -> Error {
     let here: Vec<String> = file
         .profiles()

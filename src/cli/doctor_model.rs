@@ -165,7 +165,7 @@ fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Chec
             CheckStatus::Missing,
             what,
             found,
-            format!("please report this difference, which should be at most {MAX_LOGIT_ERROR:e}"),
+            format!("report this difference as a bug; it should be at most {MAX_LOGIT_ERROR:e}"),
         ),
     }
 }

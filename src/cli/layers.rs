@@ -188,9 +188,9 @@ impl Arguments {
                 .cells
                 .iter()
                 .find(|cell| cell.cell.criterion.as_ref().is_some_and(|method| method.name == ranking.name));
-            let cell = found.ok_or_else(|| Error::job("no cell for the criterion").at(ranking.name))?;
+            let cell = found.ok_or_else(|| Error::job("the run has no cell for the criterion").at(ranking.name))?;
             if let Some(failure) = &cell.failure {
-                return Err(Error::job("a criterion failed").at(ranking.name).found(failure));
+                return Err(Error::job("cannot score layers by the criterion").at(ranking.name).found(failure));
             }
             let scores = trial_scores(&cell.cell)?;
             criteria.extend(split_columns(ranking, scores.as_ref().unwrap_or(&cell.scores)));

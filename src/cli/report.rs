@@ -69,7 +69,7 @@ fn output_folder(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
 
-/// Checks that the page can be written, before a run that writes it.
+/// Checks, before a run, that the page can be written.
 ///
 /// # Errors
 /// Fails if the directory is not writable, or if a file that ghostlab did not write would be overwritten.

@@ -95,7 +95,6 @@ const FILE: &str = "command line";
 const DEFAULT_LENGTH: usize = 2048;
 /// Default number of calibration sequences, as in the paper.
 const DEFAULT_SEQUENCES: usize = 128;
-/// Default calibration corpus.
 const DEFAULT_CALIBRATION: &str = "c4-train";
 
 fn parse_prompt(text: &str) -> Result<Latency, String> {

@@ -45,7 +45,7 @@ pub(super) fn print_usage(error: &clap::Error) {
     }
 }
 
-/// Error from the first failed write to stdout.
+/// Error from the first failed write to stdout. Later output is discarded.
 static WRITE_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes text to stdout, with control characters escaped.

@@ -179,7 +179,6 @@ fn work_on_search(context: &WorkerContext<'_>, grid: &Grid) -> Result<WorkerOutc
     Ok(WorkerOutcome::Done { cells, complete: cells, failed: 0 })
 }
 
-/// Formats the worker's outcome as a message.
 fn format_outcome(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "all remaining jobs are leased by other workers; exiting".to_owned(),

@@ -107,7 +107,7 @@ impl SlurmProfile {
     }
 }
 
-/// Checks an entry of `export`: the name of an environment variable that holds no secret.
+/// Checks an entry of `export`: the name of an environment variable, without its value.
 ///
 /// # Errors
 /// Fails if the name suggests a secret, or if the entry contains a value.

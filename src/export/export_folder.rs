@@ -216,7 +216,6 @@ fn write_tokenizer_config(draft: &Path, source: &Path, has_custom_type: bool) ->
     }
 }
 
-/// Reads the config of a backbone.
 pub(super) fn read_config(source: &Path) -> Result<Map<String, Value>> {
     let file = parts::config_path(source);
     if !is_gguf(&file) {

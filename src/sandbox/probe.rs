@@ -85,7 +85,7 @@ impl Probe {
     }
 }
 
-/// Reads the generation settings of a definition, which a grid also checks.
+/// Checks the generation settings of a definition, as a grid does.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => GenerationConfig::read(&definition.generation).map(drop),

@@ -193,7 +193,6 @@ fn format_depth(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
 }
 
-/// Creates the error for a budget that no candidate meets.
 pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("try other depths or a looser budget")

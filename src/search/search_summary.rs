@@ -89,7 +89,6 @@ impl SearchOutcome {
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
-    /// Formats the outcome of a candidate.
     fn format_outcome(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.outcome {
             CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),

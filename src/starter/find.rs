@@ -56,7 +56,7 @@ impl Model {
 pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Whether the text is used for calibration. A text may be used for calibration, for scoring, or for both.
+    /// Whether the text is used for calibration. It may also be scored.
     pub(super) is_calibration: bool,
     pub(super) is_scored: bool,
     pub(super) is_generated: bool,
@@ -171,7 +171,6 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// Creates the error for a directory that contains no usable model.
 pub(super) fn no_model_error(folder: &Path, skipped_directories: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected =

@@ -141,7 +141,6 @@ impl Starter {
         Some(self.seconds).filter(|seconds| *seconds > sizes::MAX_SECONDS)
     }
 
-    /// Returns the skipped directories, each with the reason.
     pub fn skipped_directories(&self) -> &[(PathBuf, Error)] {
         &self.skipped_directories
     }

@@ -24,7 +24,7 @@ struct Verdicts {
 }
 
 impl VerdictCache {
-    /// Returns the verdicts on the results in `folders` for a profile, which are computed only once.
+    /// Returns the verdicts for a profile on the results in `folders`, which are computed only once.
     fn get_or_judge(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (folders, profile.to_owned());

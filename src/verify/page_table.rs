@@ -1,4 +1,4 @@
-//! Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
+//! Checks the table in `page.json` against the CSV table, and the Markdown and LaTeX tables against `page.json`.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
     Some((value, half * 1.000_001))
 }
 
-/// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
+/// Checks the first table in `page` against the CSV table, and the Markdown and LaTeX tables against `page`.
 pub(super) fn check_page(
     page: &Path,
     table: &PrintedTable,

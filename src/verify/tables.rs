@@ -117,7 +117,7 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
     }
 }
 
-/// Checks a table with one row per cell.
+/// Checks a table with one row per cell and one column per number.
 fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckResult) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {

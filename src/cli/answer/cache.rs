@@ -50,7 +50,7 @@ pub(crate) enum ArtifactState {
     Whole,
     /// Damaged: the content differs from what was written.
     Damaged,
-    /// Written by an earlier version of its stage or of the stage of an input.
+    /// Written with an earlier version of its kind or of an input's kind.
     OtherVersion,
     /// Written by a newer version of the program. Such objects are left untouched.
     LaterVersion,

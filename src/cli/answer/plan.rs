@@ -23,7 +23,7 @@ use ghostlab_store::{Key, ObjectKind, Store};
 /// Output of `plan`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanAnswer {
-    /// Paper artifact; null for any other grid.
+    /// Name of the paper artifact; null for any other grid.
     pub(crate) artifact: Option<String>,
     /// Grids in order of execution. For an artifact with a gate, the grid of the dense backbones comes first.
     pub(crate) grids: Vec<GridPlan>,
@@ -51,15 +51,14 @@ pub(crate) struct GridPlan {
     /// Incomplete cells, in grid order.
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
-    /// Effect of `--store-limit` on the store; null if the option is not used.
+    /// Effect of `--store-limit` on the store; null without the option.
     pub(crate) store_limit: Option<StoreUsage>,
 }
 
 /// Number of required, stored and missing objects of one kind.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ArtifactCount {
-    /// Kind: `tokens`, `selection`, `operator`, `scores`, …. `trials` are the measurements by which criteria rank
-    /// layers.
+    /// Kind of object, such as `tokens` or `scores`. `trials` are measurements by which criteria rank layers.
     pub(crate) kind: String,
     /// Number of required objects.
     pub(crate) needed: usize,
@@ -94,7 +93,7 @@ pub(crate) enum PlannedJob {
         /// Number of trials to measure.
         trials: usize,
     },
-    /// Calibration pass, after which operators are solved from its statistics.
+    /// Calibration pass, from whose statistics operators are solved.
     Calibrate {
         /// Name of the backbone.
         backbone: String,

@@ -33,7 +33,7 @@ pub(crate) struct ComparedRun {
     pub(crate) name: String,
     /// Profile of the run; empty if there is none.
     pub(crate) profile: String,
-    /// Results directory as given.
+    /// Results directory as given on the command line.
     pub(crate) folder: String,
     /// Version and commit of the program that wrote the results.
     pub(crate) program: String,
@@ -321,7 +321,7 @@ pub(crate) struct CheckItem {
     pub(crate) status: CheckStatus,
     /// Checked item.
     pub(crate) what: String,
-    /// State as text.
+    /// Description of the item's state.
     pub(crate) found: String,
     /// Hint; empty if no action is needed.
     pub(crate) todo: String,
