@@ -129,7 +129,7 @@ impl Sources {
         }
     }
 
-    /// Finds the module that defines an item, following re-exports.
+    /// Finds the module that defines an item. Follows at most nine re-exports, in case they form a cycle.
     fn defining_module(&self, path: &[String], depth: usize) -> Option<Module> {
         let (module, rest) =
             (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(prefix, _)| self.files.contains_key(*prefix))?;
@@ -340,7 +340,7 @@ fn modules_in_cycle(reached: &BTreeMap<&Module, BTreeSet<Module>>, module: &Modu
 }
 
 #[test]
-fn imports_are_parsed_as_by_the_compiler() {
+fn import_parser_ignores_comments_strings_and_tests() {
     let text = "//! use crate::no;\nuse crate::a::{self, b::{C, D as E}};\npub use self::f::G;\nfn h() { \"use crate::no;\"; '\"'; super::i::j(); }\n\
                 #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nconst RAW: &str = r#\"super::no \"#;\n";
     let text = without_tests(&strip_comments_and_literals(text));

@@ -250,7 +250,7 @@ fn assert_near_alone(what: &str, engine: &dyn Engine) {
 }
 
 #[test]
-fn shared_contexts_and_variants_do_not_change_scores() {
+fn shared_contexts_and_programs_do_not_change_scores() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         for engine in engines(&fixture(&format!("arch/{name}"))) {
             let documents = documents(engine.config().vocab as u32);

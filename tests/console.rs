@@ -162,9 +162,9 @@ fn output_of_every_command_matches_its_snapshot() {
     let world = World::new();
     world.write("slurm.yaml", "partition: gpu\ntime: 2:00:00\ncpus: 2\n");
     world.write("search.yaml", SEARCH);
-    COMMANDS.iter().for_each(|(name, arguments)| assert_shown(&world, name, arguments));
+    COMMANDS.iter().for_each(|(name, arguments)| assert_matches_snapshot(&world, name, arguments));
     let key = stored_key(&world);
-    assert_shown(&world, "cache_path", &["cache", "path", &key]);
+    assert_matches_snapshot(&world, "cache_path", &["cache", "path", &key]);
 }
 
 #[test]
@@ -181,22 +181,22 @@ fn first_lines_of_long_outputs_match_their_snapshots() {
 fn reproduced_artifact_output_matches_its_snapshots() {
     let world = experiments("mine");
     std::fs::rename(world.path("experiments/mini.yaml"), world.path("experiments/table2.yaml")).unwrap();
-    REPRODUCE.iter().for_each(|(name, arguments)| assert_shown(&world, name, arguments));
+    REPRODUCE.iter().for_each(|(name, arguments)| assert_matches_snapshot(&world, name, arguments));
 }
 
 #[test]
 fn incomplete_and_altered_results_match_their_snapshots() {
     let world = World::new();
-    assert_shown(&world, "run_incomplete", &["run", "grid.yaml", "--stored"]);
+    assert_matches_snapshot(&world, "run_incomplete", &["run", "grid.yaml", "--stored"]);
     world.run_ok(&[]);
     let table = world.path("results/grid/results.csv");
     let altered = std::fs::read_to_string(&table).unwrap().replacen("linearpatch-diag", "linearpatch-dig", 1);
     std::fs::write(&table, altered).unwrap();
-    assert_shown(&world, "verify_altered", &["verify", "results/grid"]);
+    assert_matches_snapshot(&world, "verify_altered", &["verify", "results/grid"]);
 }
 
 /// Compares the output of a command with the snapshot `console_NAME`.
-fn assert_shown(world: &World, name: &str, arguments: &[&str]) {
+fn assert_matches_snapshot(world: &World, name: &str, arguments: &[&str]) {
     let text = run_and_format(world, arguments);
     snapshot_settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
 }

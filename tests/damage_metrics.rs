@@ -231,7 +231,7 @@ evaluate:
 ";
 
 #[test]
-fn damage_metrics_are_paired_verified_and_resumed() {
+fn damage_metrics_are_stored_per_item_cached_and_verified() {
     let world = World::large();
     world.write("grid.yaml", GRID);
     world.run_ok(&[]);
@@ -269,7 +269,7 @@ fn damage_metrics_are_paired_verified_and_resumed() {
 }
 
 /// Grid with a task of two choices and a generation task, both given by definitions.
-const DEFINITIONS: &str = "\
+const DEFINITION_GRID: &str = "\
 backbones: {tiny: {path: backbone}}
 corpora: {train: {path: train.txt, rule: wikitext2}}
 backbone: tiny
@@ -305,7 +305,7 @@ fn answer_flips_account_for_score_changes() {
         let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
         world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}doc_to_text: \"{{{{text}}}}\"\n{rest}"));
     }
-    world.write("grid.yaml", DEFINITIONS);
+    world.write("grid.yaml", DEFINITION_GRID);
     world.run_ok(&[]);
     let numbers = stored_numbers(&json(&world.path("results/grid/numbers.json")));
     let value = |cell: &str, metric: &str| {

@@ -1,5 +1,5 @@
-//! Compares llama.cpp with this program on GGUF files of the architecture `deci`: sublayer cuts, constant repairs, and
-//! affine maps of the normed residual stream.
+//! Compares llama.cpp with this program on GGUF files of the architecture `deci`: sublayer cuts, repairs that add a
+//! constant vector, and affine maps of the normed residual stream.
 //!
 //! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names a Python interpreter that has xllamacpp.
 #![allow(
@@ -106,7 +106,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
 /// Includes cuts at both ends of the model, because llama.cpp reads head widths from the first layer and selects the
 /// output rows in the last one.
 #[test]
-fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
+fn deci_files_with_cuts_and_repairs_match_llama_cpp() {
     let Some(python) = python() else { return };
     let world = World::new();
     world.write_bundled_grid(
@@ -129,7 +129,7 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
 /// and values or of all projections. Only one attention sublayer or MLP is kept, so the first layers are among those
 /// removed.
 #[test]
-fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
+fn deci_files_with_scaled_rope_and_biases_match_llama_cpp() {
     let Some(python) = python() else { return };
     for backbone in ["llama3-rope", "qwen2", "mistral", "llama-gqa"] {
         let world = World::new();

@@ -167,18 +167,21 @@ fn pages_are_short_and_their_links_resolve() {
     let pages = docs.chain(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
     for page in pages.filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
         let text = fs::read_to_string(&page).unwrap();
-        let shown = page.display();
-        assert!(page.ends_with("CONTRIBUTING.md") || text.lines().count() <= 200, "{shown} has more than 200 lines");
+        let page_name = page.display();
+        assert!(
+            page.ends_with("CONTRIBUTING.md") || text.lines().count() <= 200,
+            "{page_name} has more than 200 lines"
+        );
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
             if link.contains("://") || link.contains(' ') {
                 continue;
             }
             let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            assert!(target.exists(), "{shown}: {link} does not exist");
+            assert!(target.exists(), "{page_name}: {link} does not exist");
             let heads = fs::read_to_string(&target).unwrap_or_default();
             let known = heads.lines().filter(|line| line.starts_with('#')).any(|line| heading_anchor(line) == anchor);
-            assert!(anchor.is_empty() || known, "{shown}: {file} has no heading #{anchor}");
+            assert!(anchor.is_empty() || known, "{page_name}: {file} has no heading #{anchor}");
         }
     }
 }

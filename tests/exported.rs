@@ -67,7 +67,7 @@ fn run_ghostlab(world: &TempDir, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Computes our logits at every position in a text.
+/// Computes this program's logits at every position in a text.
 fn compute_logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
     let batch = Batch::windows([ids]);
     let mut x = decoder.begin(&batch).unwrap();
@@ -78,7 +78,7 @@ fn compute_logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64>
 }
 
 #[test]
-fn transformers_matches_every_recovery_and_architecture() {
+fn exports_with_every_recovery_match_transformers() {
     let Some(python) = python() else { return };
     // Use sixteen calibration tokens per channel, and a ridge for ReplaceMe. Otherwise, the maps become very large
     // (largest singular value 600 on OLMo-2), and transformers in f32 differs by 1e-4 from transformers in f64. The
@@ -257,7 +257,7 @@ fn exports_of_every_architecture_match_transformers() {
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(configs.iter().map(|config| config.architecture.model_type).collect::<BTreeSet<_>>(), known);
-    // Use a ridge for ReplaceMe, as in `transformers_matches_every_recovery_and_architecture`. In Qwen3-MoE, the layer
+    // Use a ridge for ReplaceMe, as in `exports_with_every_recovery_match_transformers`. In Qwen3-MoE, the layer
     // before the cut at layer 2 has experts.
     let world = random_world(
         &backbones,

@@ -49,14 +49,14 @@ const REMOTE_PROCESS: &str = "5-0123456789ab";
 const DEAD_PROCESS: &str = "99999999-0123456789ab";
 
 /// Writes the record and the leases of a process on another machine. Returns the path of the record.
-fn plant_remote_process(world: &World, id: &str, claims: &[&str]) -> PathBuf {
+fn plant_remote_process(world: &World, id: &str, lease_names: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
     for folder in ["processes", "claims", "drafts"] {
         fs::create_dir_all(store.join(folder)).unwrap();
     }
     fs::write(store.join("store.json"), r#"{"format":1}"#).unwrap();
-    claims.iter().for_each(|name| fs::write(store.join("claims").join(name), text.to_string()).unwrap());
+    lease_names.iter().for_each(|name| fs::write(store.join("claims").join(name), text.to_string()).unwrap());
     let record = store.join(format!("processes/{id}.json"));
     fs::write(&record, text.to_string()).unwrap();
     record
@@ -98,7 +98,7 @@ fn truncate_file(path: &Path) {
 }
 
 #[test]
-fn every_kind_of_store_damage_is_reported_and_repaired() {
+fn run_recomputes_damaged_objects_of_every_stage() {
     let world = World::large();
     world.run_ok(&SMALL);
     let tables = world.tables();
@@ -130,8 +130,8 @@ fn every_kind_of_store_damage_is_reported_and_repaired() {
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for a file that
-/// contains a single object, and `of many` for a pack of several objects.
+/// Returns the stage of a stored file, followed by its file name without digits. The name is replaced by `of one` for a
+/// file that contains a single object, and by `of many` for a pack of several objects.
 fn payload_kind(path: &Path) -> String {
     let stage = path.ancestors().map(file_name).find(|name| name.contains("-v")).unwrap();
     let what = match file_name(path) {
@@ -205,7 +205,7 @@ fn stage_exists(world: &World, kind: &str) -> bool {
 }
 
 #[test]
-fn plan_names_damage_and_gc_removes_it() {
+fn plan_counts_damaged_objects_and_gc_deletes_them() {
     let world = World::new();
     world.run_ok(&[]);
     let mut files = Vec::new();

@@ -75,7 +75,7 @@ fn methods_at_one_cut_share_a_training_pass() {
 }
 
 #[test]
-fn training_runs_on_one_text_share_its_pass_and_files() {
+fn workers_training_on_one_text_read_each_sequence_once() {
     let world = create_world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let one = "{corpus: train, sequences: 8, length: 64}";
@@ -110,7 +110,8 @@ fn training_runs_on_one_text_share_its_pass_and_files() {
 
 fn start_worker(world: &World) -> std::process::Child {
     let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-    // Slow down the teacher so that all workers reach the shard while it is being computed.
+    // Slow down the teacher (the dense model) so that all workers reach the same shard of its outputs while it is being
+    // computed.
     command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::piped()).spawn().unwrap()
 }

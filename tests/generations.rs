@@ -165,7 +165,7 @@ fn bundled_backbones_generate_correct_answers() {
 }
 
 #[test]
-fn invalid_generation_is_rejected_before_anything_runs() {
+fn invalid_generation_task_is_rejected_before_anything_runs() {
     for (from, to, words) in [
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_tokens: 12", ["did you mean `max_gen_toks`?", "task answers"]),

@@ -1,5 +1,5 @@
-//! Checks the versions of stages. A stage whose output changes needs a new version. Otherwise, objects stored by the
-//! old code would be reused.
+//! Checks the versions of pipeline stages. A stage whose output changes needs a new version. Otherwise, objects stored
+//! by the old code would be reused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 const TOLERANCE: f64 = 1e-5;
 
 /// Collects the versioned stages in an object's key: the stage of the object and those of its inputs.
-fn collect_stages(key: &Value, found: &mut BTreeSet<String>) {
+fn collect_stages(key: &Value, stages: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
-        found.insert(format!("{kind}-v{version}"));
+        stages.insert(format!("{kind}-v{version}"));
     }
-    map.values().for_each(|value| collect_stages(value, found));
+    map.values().for_each(|value| collect_stages(value, stages));
 }
 
 /// Formats an object's key, leaving out versions, hashes and input names.
@@ -53,7 +53,7 @@ fn collect_numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// Summarizes a payload as a few numbers.
+/// Summarizes a file of a stored object as a few numbers.
 fn summarize_payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -79,7 +79,7 @@ fn summarize(values: &[f64]) -> Vec<f64> {
     vec![values.len() as f64, weighted_sum(values, f64::abs), weighted_sum(values, |v| v * v)]
 }
 
-/// Returns a sum in which each value is weighted by its position, so that swapped numbers are detected. If `map` takes
+/// Returns a sum whose weights depend on the position, so that swapped numbers are detected. If `map` takes
 /// absolute values, the terms cannot cancel out and leave only rounding errors.
 fn weighted_sum(values: &[f64], map: fn(f64) -> f64) -> f64 {
     values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum()

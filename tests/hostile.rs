@@ -87,8 +87,8 @@ fn mutate(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
 fn run_target(target: &FuzzTarget) {
     let rounds = environment_number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
     let seeds = (target.seeds)();
-    let other = environment_number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
-    let mut random = Random(target.name.bytes().map(u64::from).sum::<u64>() + other);
+    let seed_offset = environment_number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
+    let mut random = Random(target.name.bytes().map(u64::from).sum::<u64>() + seed_offset);
     seeds.iter().for_each(|seed| (target.run)(seed));
     for round in 0..rounds {
         let seed = random.below(seeds.len());
@@ -210,7 +210,7 @@ fn excessive_number_is_rejected_before_use() {
 #[test]
 fn impossible_sizes_are_rejected_before_reading_text() {
     // With 64 tokens per sequence, `many` sequences need 10 GB for token ids. `most` sequences also need 1.1 TB for
-    // each activation site.
+    // the hidden states of each recorded layer.
     let many = "20000000";
     let most = "67108864";
     for (set, memory, words) in [
@@ -291,7 +291,7 @@ fn error_for_weights_truncated_while_open_names_the_file() {
 }
 
 #[test]
-fn shard_index_cannot_leave_its_folder() {
+fn shard_index_cannot_name_files_outside_its_folder() {
     for outside in ["../secret.safetensors", "/etc/hostname", "./../backbone/model.safetensors"] {
         let world = World::new();
         std::fs::copy(world.path("backbone/model.safetensors"), world.path("secret.safetensors")).unwrap();
@@ -325,7 +325,7 @@ fn pipe_as_input_is_rejected_without_hanging() {
 }
 
 #[test]
-fn special_token_beyond_embedding_is_rejected_early() {
+fn tokenizer_with_bad_special_token_or_charsmap_is_rejected() {
     let world = World::new();
     let mut tokenizer = common::world::build_tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
@@ -341,7 +341,7 @@ fn special_token_beyond_embedding_is_rejected_early() {
 }
 
 #[test]
-fn unusual_names_are_accepted_or_rejected_early() {
+fn unusual_backbone_names_work_and_unsafe_ones_are_rejected() {
     let world = World::large();
     let long = "x".repeat(180);
     let names = ["a b", "a_b", "a-b", "=1+1", &long];

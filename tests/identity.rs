@@ -76,7 +76,7 @@ fn is_covered(pairs: &[Pair], setting_path: &SettingPath) -> bool {
 }
 
 #[test]
-fn settings_differ_exactly_in_the_changed_paths() {
+fn identities_differ_exactly_in_the_changed_settings() {
     for pair in pairs::differing_pairs().iter().chain(&pairs::equal_pairs()) {
         let one = named_measurements(&pair.one());
         let other = named_measurements(&pair.other());
@@ -118,8 +118,8 @@ fn released_order_is_identified_by_its_layers() {
 }
 
 /// Returns whether two identities differ in a setting at or below one of the given paths.
-fn differs_in(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
-    one.differences(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
+fn differs_in(one: &Identity, other: &Identity, paths: &[&str]) -> bool {
+    one.differences(other).iter().any(|difference| paths.iter().any(|path| difference.path.is_of(path)))
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
     }
 }
 
-fn collect_keys(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_keys(answer: &Value, keys: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
-            found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| collect_keys(value, found));
+            keys.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| collect_keys(value, keys));
         }
-        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, keys)),
         _ => {}
     }
 }
@@ -182,19 +182,19 @@ fn parse_keys(text: &str) -> BTreeSet<String> {
 }
 
 /// Collects the names of the cells that still have to run.
-fn collect_cell_names(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_cell_names(answer: &Value, names: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
-            found.extend(map.get("cell").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| collect_cell_names(value, found));
+            names.extend(map.get("cell").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| collect_cell_names(value, names));
         }
-        Value::Array(items) => items.iter().for_each(|value| collect_cell_names(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_cell_names(value, names)),
         _ => {}
     }
 }
 
 #[test]
-fn plan_and_explain_keys_differ_only_if_settings_do() {
+fn plan_and_explain_keys_differ_exactly_when_settings_do() {
     for pair in pairs::differing_pairs().iter().chain(&pairs::equal_pairs()).filter(|pair: &&Pair| pair.runs) {
         let one = printed_keys(&pair.one());
         let other = printed_keys(&pair.other());
@@ -206,7 +206,7 @@ fn plan_and_explain_keys_differ_only_if_settings_do() {
 }
 
 #[test]
-fn calibrations_with_different_operator_sequences_share_pass() {
+fn calibrations_with_different_operator_sequences_share_a_pass() {
     let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreState) -> Vec<f64>| {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -232,15 +232,15 @@ fn calibrations_with_different_operator_sequences_share_pass() {
         assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "operators do not keep their sequence counts: {fitted:?}");
         Vec::new()
     });
-    let naive = |count: &str| {
+    let shared_costs = |count: &str| {
         plan_of(count, &|plan, state| {
             let all = Estimate::from_plan(plan, state, u64::MAX, u64::MAX).unwrap();
             let jobs: f64 = all.jobs.iter().take(1).map(|job| job.cost.shared).sum();
             vec![all.cost.shared, jobs]
         })
     };
-    let one = naive("8")[1];
-    let three = naive(several)[1];
+    let one = shared_costs("8")[1];
+    let three = shared_costs(several)[1];
     // Both grids need one calibration pass, and solving more operators adds little to its cost.
     assert!(three < 3.0 * one && three > one, "{one} {three}");
 }

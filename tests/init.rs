@@ -49,7 +49,7 @@ fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, Strin
 }
 
 #[test]
-fn init_grid_plans_unedited_and_lists_skipped_models() {
+fn plan_accepts_init_grid_that_lists_skipped_models() {
     let world = create_world();
     let (out, log) = run_expecting(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid for 7b, other, plain"), "{out}");
@@ -109,7 +109,7 @@ fn init_overwrites_a_file_only_with_force() {
 }
 
 #[test]
-fn init_uses_corpus_files_with_fitting_windows() {
+fn init_uses_or_splits_the_given_corpus_files() {
     let world = create_world();
     let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
     run_expecting(&world, &arguments, 0);
@@ -145,7 +145,7 @@ fn read_text(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn gguf_file_is_accepted_as_a_model() {
+fn init_accepts_gguf_files_but_no_other_files() {
     let world = create_world();
     // Use a tokenizer that can be stored in a GGUF file.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
@@ -169,7 +169,7 @@ fn gguf_file_is_accepted_as_a_model() {
 }
 
 #[test]
-fn folder_without_model_is_rejected_with_reasons() {
+fn init_rejects_folders_without_model_and_accepts_fixtures() {
     let world = create_world();
     let (_, log) = run_expecting(&world, &["init", "models/empty"], 3);
     assert!(log.contains("no model found"), "{log}");

@@ -30,7 +30,7 @@ fn run_json(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Val
     document
 }
 
-fn answer(world: &World, schema: &Value, arguments: &[&str], command: &str) -> Value {
+fn run_answer(world: &World, schema: &Value, arguments: &[&str], command: &str) -> Value {
     let mut document = run_json(world, schema, arguments, 0);
     assert_eq!(document["command"], command);
     document["answer"].take()
@@ -49,7 +49,7 @@ fn published_schema_is_current_and_describes_every_field() {
         "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`"
     );
     fn collect_undescribed(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
-        // If a variant has a single property, the description of the variant documents the property too.
+        // If an alternative of `oneOf` has a single property, its description documents the property too.
         let variant = at.ends_with("/oneOf")
             && is_described(schema)
             && schema["properties"].as_object().is_some_and(|schema| schema.len() == 1);
@@ -101,13 +101,13 @@ fn is_rejected(schema: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn json_answers_match_the_schema_and_the_text() {
+fn json_answers_match_the_schema_and_the_text_output() {
     let world = World::new();
     let schema = print_schema();
     check_plan_without_results(&world, &schema);
     world.run_ok(&[]);
     check_plan_with_results(&world, &schema);
-    let status = answer(&world, &schema, &["status"], "status");
+    let status = run_answer(&world, &schema, &["status"], "status");
     let run = &status["runs"][0];
     assert_eq!((&run["stage"], &run["complete"], &run["cells"]), (&json!("complete"), &json!(9), &json!(9)));
     assert!(run_text(&world, &["status"]).contains("9 of 9 cells complete"));
@@ -118,7 +118,7 @@ fn json_answers_match_the_schema_and_the_text() {
 }
 
 fn check_plan_without_results(world: &World, schema: &Value) {
-    let nothing = answer(world, schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
+    let nothing = run_answer(world, schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
     let grid = &nothing["grids"][0];
     assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
     assert_eq!(grid["cells_to_run"][0]["cell"], "tiny.dense");
@@ -127,15 +127,15 @@ fn check_plan_without_results(world: &World, schema: &Value) {
     assert_eq!(grid["jobs"][0]["job"], "calibrate");
     assert_eq!(grid["store_limit"]["limit_bytes"], 1_000_000_000);
     assert!(grid["cost"]["run"]["memory_bytes"].as_u64().unwrap() > 0);
-    assert_eq!(answer(world, schema, &["status"], "status")["runs"], json!([]));
+    assert_eq!(run_answer(world, schema, &["status"], "status")["runs"], json!([]));
 }
 
 fn check_plan_with_results(world: &World, schema: &Value) {
-    let done = answer(world, schema, &["plan", "grid.yaml"], "plan");
+    let done = run_answer(world, schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
     assert!(run_text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
     // The old and new values of a changed setting keep their JSON types and are not turned into strings.
-    let changed = answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
+    let changed = run_answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
     let change = &reason["what"][0];
@@ -144,22 +144,22 @@ fn check_plan_with_results(world: &World, schema: &Value) {
 }
 
 fn check_cache(world: &World, schema: &Value) {
-    let listing = answer(world, schema, &["cache", "ls"], "cache ls");
+    let listing = run_answer(world, schema, &["cache", "ls"], "cache ls");
     let artifacts = listing["artifacts"].as_array().unwrap();
     let counted: u64 =
         listing["stages"].as_array().unwrap().iter().map(|stage| stage["artifacts"].as_u64().unwrap()).sum();
     assert_eq!(counted, artifacts.len() as u64);
-    let verified = answer(world, schema, &["cache", "verify"], "cache verify");
+    let verified = run_answer(world, schema, &["cache", "verify"], "cache verify");
     assert_eq!((&verified["artifacts"], &verified["damaged"]), (&json!(artifacts.len()), &json!([])));
     let key = artifacts[0]["key"].as_str().unwrap();
-    let path_answer = answer(world, schema, &["cache", "path", &key[..12]], "cache path");
+    let path_answer = run_answer(world, schema, &["cache", "path", &key[..12]], "cache path");
     assert_eq!((&path_answer["key"], &path_answer["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
     assert_eq!(run_text(world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
 }
 
 fn check_explanation(world: &World, schema: &Value) {
     let cell = "tiny.streamline-2.ghosted";
-    let explained = answer(world, schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
+    let explained = run_answer(world, schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
     assert_eq!((&explained["cell"], &explained["backbone"]["name"]), (&json!(cell), &json!("tiny")));
     let removed = explained["removed_layers"].as_array().unwrap();
     let words = run_text(world, &["explain", "grid.yaml", "depth/2/ghosted"]);
@@ -178,7 +178,7 @@ fn check_comparison(world: &World, schema: &Value) {
     world.run_ok(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
-    let compared = answer(world, schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
+    let compared = run_answer(world, schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
     let paths: Vec<&str> =
         compared["settings"].as_array().unwrap().iter().map(|setting| setting["path"].as_str().unwrap()).collect();
     assert!(paths.contains(&"name"), "{paths:?}");
@@ -190,39 +190,39 @@ fn check_comparison(world: &World, schema: &Value) {
 }
 
 fn check_garbage_collection(world: &World, schema: &Value) {
-    let preview = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    let preview = run_answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!((&preview["deleted"], &preview["going"].as_array().unwrap().len()), (&json!(false), &1));
-    let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
+    let deleted = run_answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
     assert_eq!((&deleted["deleted"], &deleted["going"]), (&json!(true), &preview["going"]));
-    let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    let deleted = run_answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!(deleted["going"], json!([]));
 }
 
 #[test]
-fn json_answers_of_actions_match_the_schema() {
+fn json_answers_of_runs_and_reports_match_the_schema() {
     let world = World::large();
     let schema = print_schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
-    let init = answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
+    let init = run_answer(&world, &schema, &["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
     assert_eq!(
         (&init["file"], &init["models"], &init["left_out"]),
         (&json!("made.yaml"), &json!(["backbone"]), &json!([]))
     );
-    let worker = answer(&world, &schema, &[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
+    let worker = run_answer(&world, &schema, &[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
     assert_eq!((&worker["end"], &worker["cells"], &worker["failed"]), (&json!("done"), &json!(2), &json!(0)));
-    let ran = answer(&world, &schema, &[&["run", "grid.yaml"], &small[..]].concat(), "run");
+    let ran = run_answer(&world, &schema, &[&["run", "grid.yaml"], &small[..]].concat(), "run");
     assert_eq!((&ran["grid"], &ran["cells"], &ran["failed"]), (&json!("grid"), &json!(2), &json!([])));
     assert!(
         ran["files"].as_array().unwrap().iter().any(|file| file.as_str().unwrap().ends_with("results.csv")),
         "{ran}"
     );
     assert!(ran["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()), "{ran}");
-    let scored = answer(&world, &schema, &["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
+    let scored = run_answer(&world, &schema, &["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
     assert_eq!((&scored["model"], &scored["scores"][0]["of"]), (&json!("backbone"), &json!("copa(limit=4)")));
     assert_eq!(scored["lm_eval"]["n-samples"]["copa"]["effective"], 4);
     let line =
         ["search", "backbone", "--budget", "layers=1", "--tasks", "copa.jsonl", "--calibration", "train.txt:8x64"];
-    let searched = answer(
+    let searched = run_answer(
         &world,
         &schema,
         &[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(),
@@ -231,7 +231,7 @@ fn json_answers_of_actions_match_the_schema() {
     assert_eq!(searched["searches"][0]["candidates"].as_array().unwrap().len(), 2, "{searched}");
     assert!(searched["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()));
     let exported =
-        answer(&world, &schema, &[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
+        run_answer(&world, &schema, &[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
     assert_eq!(
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
         (&json!("out"), &json!(false))
@@ -248,25 +248,28 @@ fn json_answers_of_actions_match_the_schema() {
 
 /// Checks the commands that describe results, the program or its inputs.
 fn check_reports(world: &World, schema: &Value) {
-    let verified = answer(world, schema, &["verify", "results"], "verify");
+    let verified = run_answer(world, schema, &["verify", "results"], "verify");
     assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
-    assert!(!answer(world, schema, &["audit"], "audit")["findings"].as_array().unwrap().is_empty());
-    assert_eq!(answer(world, schema, &["report", "--reports", "pages"], "report")["page"], "pages/index.html");
-    assert_eq!(answer(world, schema, &["man", "--to", "pages"], "man")["folder"], "pages");
+    assert!(!run_answer(world, schema, &["audit"], "audit")["findings"].as_array().unwrap().is_empty());
+    assert_eq!(run_answer(world, schema, &["report", "--reports", "pages"], "report")["page"], "pages/index.html");
+    assert_eq!(run_answer(world, schema, &["man", "--to", "pages"], "man")["folder"], "pages");
     assert!(
-        answer(world, schema, &["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete")
+        run_answer(world, schema, &["completions", "bash"], "completions")["script"]
+            .as_str()
+            .unwrap()
+            .contains("complete")
     );
-    assert_eq!(answer(world, schema, &["schema", "output"], "schema")["schema"], *schema);
-    let report = answer(world, schema, &["doctor"], "doctor");
+    assert_eq!(run_answer(world, schema, &["schema", "output"], "schema")["schema"], *schema);
+    let report = run_answer(world, schema, &["doctor"], "doctor");
     assert!(
         report["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
         "{report}"
     );
-    assert_eq!(answer(world, schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
+    assert_eq!(run_answer(world, schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
 }
 
 #[test]
-fn every_json_command_prints_one_document_or_error() {
+fn every_command_prints_usage_errors_as_json() {
     let world = World::new();
     let schema = print_schema();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
@@ -283,17 +286,17 @@ fn every_json_command_prints_one_document_or_error() {
 }
 
 #[test]
-fn plan_of_workers_and_killed_run_match_the_schema() {
+fn status_after_killed_worker_and_run_matches_the_schema() {
     let world = World::new();
     let schema = print_schema();
     let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
     assert_eq!(output.status.code(), None, "the run was not killed");
-    let status = answer(&world, &schema, &["status"], "status");
+    let status = run_answer(&world, &schema, &["status"], "status");
     let plan = &status["plans"][0];
     assert_eq!((&plan["grid"], &plan["died"], &plan["progress"]["cells"]), (&json!("grid"), &json!(1), &json!(9)));
     let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
     assert_eq!(output.status.code(), None, "the run was not killed");
-    let status = answer(&world, &schema, &["status"], "status");
+    let status = run_answer(&world, &schema, &["status"], "status");
     assert_eq!((&status["runs"][0]["died"], &status["runs"][0]["stage"]), (&json!(true), &json!("running")));
 }
 
@@ -327,9 +330,9 @@ fn errors_are_json_documents_with_their_exit_codes() {
     }
     // A report on damaged objects is a valid answer, but has a nonzero exit code.
     world.run_ok(&["--set", "depth=1", "--set", "recovery=[none]"]);
-    let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
+    let listing = run_answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
-    let folder = answer(&world, &schema, &["cache", "path", key], "cache path");
+    let folder = run_answer(&world, &schema, &["cache", "path", key], "cache path");
     let folder_path = world.path(folder["folder"].as_str().unwrap());
     let mut payloads = std::fs::read_dir(&folder_path).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
@@ -338,7 +341,7 @@ fn errors_are_json_documents_with_their_exit_codes() {
     let verified = run_json(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));
     assert_eq!(verified["damaged"][0]["error"]["kind"], "damaged");
-    let verified = answer(&world, &schema, &["cache", "verify", "--repair"], "cache verify");
+    let verified = run_answer(&world, &schema, &["cache", "verify", "--repair"], "cache verify");
     assert_eq!(verified["removed"], true);
 }
 

@@ -28,7 +28,7 @@ const DIGITS: usize = 12;
 
 /// Stage versions recorded in the fixture. If a stage has a newer version, its keys are expected to differ, and are not
 /// compared until the fixture is updated. (`tests/golden.rs` checks the versions.)
-static PINNED_KEYS: OnceLock<Value> = OnceLock::new();
+static PINNED_VERSIONS: OnceLock<Value> = OnceLock::new();
 /// Text that replaces names whose stage version is newer than the fixture's.
 const MOVED_MARKER: &str = "moved-on";
 
@@ -36,7 +36,7 @@ const MOVED_MARKER: &str = "moved-on";
 fn has_new_version(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
     let is_moved =
-        map.get("kind").is_some_and(|kind| PINNED_KEYS.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
+        map.get("kind").is_some_and(|kind| PINNED_VERSIONS.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
     is_moved || map.values().any(has_new_version)
 }
 
@@ -122,8 +122,8 @@ fn format_variant(variant: &Variant) -> Value {
     json!(kinds.join(", "))
 }
 
-/// Returns the keys of intermediate objects: activation and similarity shards, trials, teacher shards and the
-/// checkpoint. Also returns the key of the tokens and the lease names.
+/// Returns the keys of intermediate objects: trials, the checkpoint, and shards (results for a range of sequences) of
+/// activations, similarities and teacher outputs. Also returns the key of the tokens and the lease names.
 fn name_intermediates(backbone_plan: &BackbonePlan) -> Value {
     let key_parts = backbone_plan.key_parts();
     let pairs = BTreeSet::from([
@@ -319,7 +319,8 @@ fn equals_except_moved_versions(before: &str, now: &str) -> bool {
         && before.iter().zip(&now).all(|(before, now)| before == now || now.trim_end_matches(',') == MOVED_MARKER)
 }
 
-/// Collects the differences between `before` and `now`.
+/// Collects the differences between `before` and `now`. Skips names that only `now` has, and values that contain
+/// [`MOVED_MARKER`].
 fn collect_differences(path: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
     match (before, now) {
         (Value::Object(all), Some(Value::Object(now))) => {
@@ -340,7 +341,7 @@ fn keys_journals_and_leases_match_the_fixture() {
     let stages: Map<String, Value> =
         stage::KINDS.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
     let pinned = if bless { json!(stages) } else { json(&path)["stages"].take() };
-    PINNED_KEYS.set(pinned).unwrap();
+    PINNED_VERSIONS.set(pinned).unwrap();
     let world = World::large();
     write_grid_of_methods(&world);
     let engine = ["cpu", "cpu", "f32"];

@@ -78,7 +78,7 @@ fn counted_means(passes: &[Pass], recovery: &str, (what, batch): (&str, u64)) ->
 }
 
 #[test]
-fn latency_and_memory_columns_are_in_tables_and_parquet() {
+fn latency_and_memory_columns_agree_with_raw_times_and_sizes() {
     let world = create_world("{length: 24, batch: [1, 2]}");
     world.run_ok(&["--set", "name=grid", "--set", "depth=2"]);
     let passes = read_passes(&world);
@@ -289,7 +289,7 @@ fn timings_wait_for_the_machine_wide_lease() {
 }
 
 #[test]
-fn out_of_memory_variant_is_marked_and_others_finish() {
+fn out_of_memory_prompt_is_marked_and_others_are_timed() {
     let world = create_world("{length: [16, 4000000]}");
     world.run_ok(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
     let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();

@@ -66,7 +66,8 @@ fn grid_removes_the_first_ranked_candidate() {
     }
 }
 
-/// Greedy criteria store only the score of the candidate that they remove. The other scores come from their trials.
+/// Greedy criteria store only the score of the candidate that they remove. The other scores come from their trials,
+/// which score the model without one of the candidates.
 #[test]
 fn greedy_criteria_list_the_trials_of_their_first_step() {
     let world = World::large();
@@ -96,7 +97,7 @@ fn scores_of(columns: &[Value], criterion: &str) -> Vec<Value> {
 }
 
 #[test]
-fn layer_figure_is_drawn_and_never_overwritten() {
+fn layer_figure_is_overwritten_only_with_force() {
     let world = World::large();
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
     let line = [&["layers", "backbone"], &size[..], &["--criteria", "shortgpt", "--figure", "ranks.svg"]].concat();

@@ -181,7 +181,7 @@ fn write_random_model(world: &World, class: &str, layers: usize, options: &Value
 /// architectures with those of transformers. Windows are shorter than the texts so that a window in the wrong layer
 /// changes the logits.
 #[test]
-fn llama_cpp_matches_windows_and_rope_types_per_layer() {
+fn llama_cpp_matches_our_logits_with_windows_and_rope_types() {
     let Some(python) = python() else { return };
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
     for (what, class, layers, options) in [

@@ -397,7 +397,7 @@ fn definition_with(more: &str) -> String {
 }
 
 #[test]
-fn overlong_context_is_truncated_on_the_left_and_noted() {
+fn overlong_contexts_are_truncated_and_counted() {
     let world = world_with_definition(MADE_TASK, ", shots: 3, max_length: 6");
     world.run_ok(&[]);
     let run = common::json(&world.path("results/grid/run.json"));

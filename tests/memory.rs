@@ -78,7 +78,7 @@ fn measured_peak(world: &World, limits: &[&str]) -> f64 {
 }
 
 #[test]
-fn planned_peak_memory_is_within_a_quarter() {
+fn planned_peak_memory_is_within_a_quarter_of_the_measured() {
     let small = World::large();
     let in_memory = World::new();
     write_wide_backbone(&in_memory, 4);

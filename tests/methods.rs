@@ -36,7 +36,7 @@ fn all_layers_but_one_can_be_removed() {
 }
 
 #[test]
-fn methods_not_in_the_paper_run_or_are_rejected() {
+fn methods_not_in_the_paper_run_and_reject_bad_options() {
     let world = World::new();
     let grid = [
         "--set",
@@ -94,12 +94,12 @@ fn stored_calibration_is_reused_until_inputs_change() {
     assert_eq!(
         count_passes(&world, &["--set", "recovery=[ghosted, replaceme-ls]"]).0,
         1,
-        "another site needs another pass"
+        "other recorded activations need another pass"
     );
     assert_eq!(
         count_passes(&world, &["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0,
         0,
-        "equal sites must share a pass"
+        "equal recorded activations must share a pass"
     );
     let mut shards = Vec::new();
     find_files(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
@@ -215,7 +215,7 @@ fn same_file_in_another_format_is_a_different_text() {
 }
 
 #[test]
-fn maps_of_a_region_are_folded_into_the_layer_before_it() {
+fn only_scale_factors_are_equal_per_region_and_per_layer() {
     let world = World::new();
     let methods = ["prune-and-comp", "replaceme-ls", "replaceme-cos"];
     let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
@@ -227,7 +227,7 @@ fn maps_of_a_region_are_folded_into_the_layer_before_it() {
     let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
         panic!("{rows:?}")
     };
-    // The factors of the layers in a region multiply to the factor of the whole region.
+    // The factors of the layers in a region multiply to the factor of the whole region. ReplaceMe's maps do not.
     assert!((factors / factors_by_layer - 1.0).abs() < 1e-5 && factors != none, "{factors} {factors_by_layer}");
     assert!((squares / squares_by_layer - 1.0).abs() > 1e-4, "{squares} {squares_by_layer}");
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
@@ -256,7 +256,7 @@ fn find_files(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_criterion_and_recovery_has_a_result_row() {
+fn each_criterion_and_recovery_pair_has_a_result_row() {
     let world = World::new();
     let output = world.run(&[
         "--set",
@@ -312,18 +312,18 @@ fn count_passes(world: &World, more: &[&str]) -> (usize, String) {
     (log.matches("one pass").count(), log)
 }
 
-/// Returns the distinct input objects of the stored objects that have the given kind and depend on the given criterion.
-fn distinct_inputs(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
+/// Returns the distinct input objects of the objects that a stage stored for a criterion.
+fn distinct_inputs(stored: &[InventoryItem], stage: &str, criterion: &str) -> Vec<String> {
     let keys = stored
         .iter()
-        .filter(|entry| entry.stage == kind)
+        .filter(|entry| entry.stage == stage)
         .map(|entry| match &entry.condition {
             ObjectCondition::Intact(artifact) => artifact.meta().key.clone(),
             ObjectCondition::Damaged(error) => panic!("{error}"),
         })
         .filter(|key| {
-            let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
-            selection["of"]["criterion"] == stage
+            let selection = if stage.starts_with("selection") { key } else { &key["of"]["selection"] };
+            selection["of"]["criterion"] == criterion
         });
     let parents = keys.map(|key| {
         let parents = key["of"].as_object().unwrap().iter().filter(|(_, value)| value.get("kind").is_some());

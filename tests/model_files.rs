@@ -19,7 +19,7 @@ const WHOLE_TEXTS: &str = "output_type: loglikelihood_rolling\ndoc_to_text: ''\n
     metric_list: [{metric: word_perplexity}]\n";
 
 /// Creates a world with a copy of a model in which some files are replaced.
-fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
+fn create_world(model: &Path, files: &[(&str, Value)]) -> World {
     let world = World::new();
     fs::create_dir(world.path("model")).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
@@ -99,7 +99,7 @@ fn longrope_factors_depend_on_the_document_length() {
     ];
     let expected = [-7.4262, -6.749, -9.0715, -7.0826, -6.4006];
     for engine in ["cpu", "candle"] {
-        let world = with_model(&model, &[]);
+        let world = create_world(&model, &[]);
         let (answers, _) = ask_questions(&world, LIKELIHOODS, &questions, &["--engine", engine]);
         assert_near(engine, &answers, &expected);
     }
@@ -117,7 +117,7 @@ fn empty_context_prefix_is_eos_if_bos_is_null() {
     ];
     let expected = [-21.9426, -36.5301, -45.5572];
     for config in [json!({"bos_token": null, "eos_token": "</s>"}), json!({"eos_token": "</s>"})] {
-        let world = with_model(
+        let world = create_world(
             &model,
             &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", config)],
         );
@@ -128,7 +128,7 @@ fn empty_context_prefix_is_eos_if_bos_is_null() {
         }
     }
     // If the tokenizer names neither BOS nor EOS, the program falls back to config.json and prints a note.
-    let world = with_model(
+    let world = create_world(
         &model,
         &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
     );
@@ -178,7 +178,7 @@ fn added_tokens_of_companion_files_are_single_tokens() {
             tokens,
         ),
     ] {
-        let world = with_model(&model, &files);
+        let world = create_world(&model, &files);
         let (answers, _) = ask_questions(&world, LIKELIHOODS, &questions, &[]);
         assert_near(what, &answers, &expected);
         // Changing these files changes the keys, so stored results are not reused.
@@ -212,7 +212,7 @@ fn token_decoder() -> Value {
 fn generation_stops_at_eos_tokens_of_generation_config() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let plain = ", there was a little girl named Lily. She";
-    let world = with_model(&model, &[]);
+    let world = create_world(&model, &[]);
     assert_eq!(answer_of_both_engines(&world), plain);
     for (ends, expected) in [
         (json!([2, 426]), ", there was a little girl named Lily."),
@@ -339,7 +339,7 @@ const GENERATION_SETTINGS: [(&str, [&str; 3]); 15] = [
 fn generation_config_affects_answers_like_transformers() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let questions = ["Once upon a time", "Lily and her mom went to", "The dog"];
-    let world = with_model(&model, &[]);
+    let world = create_world(&model, &[]);
     for (settings, expected) in GENERATION_SETTINGS {
         world.write("model/generation_config.json", settings);
         let (answers, _) = ask_questions(&world, &generation_definition(32), &questions, &[]);
@@ -350,7 +350,7 @@ fn generation_config_affects_answers_like_transformers() {
 #[test]
 fn unsupported_generation_setting_is_rejected_with_its_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
-    let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
+    let world = create_world(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
     let (answers, _) = ask_questions(&world, LIKELIHOODS, &["Tom"], &[]);
     assert_eq!(answers.len(), 1, "generation settings must not affect likelihoods");
     world.write(

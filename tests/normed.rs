@@ -1,6 +1,6 @@
-//! Checks where Ghost Layer on the normed stream with a bias (`ghosted: {input: normed, bias: true}`) has a lower
-//! perplexity and KL divergence than `ghosted`: in a PyTorch reference (`shared/oracles/beyond`) and in the recorded
-//! results. `docs/methods.md` describes both.
+//! Checks where Ghost Layer on the normed residual stream with a bias (`ghosted: {input: normed, bias: true}`) has a
+//! lower perplexity and KL divergence than `ghosted`: in a PyTorch reference (`shared/oracles/beyond`) and in the
+//! recorded results. `docs/methods.md` describes both.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{checkout, json, shared};

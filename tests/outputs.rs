@@ -89,7 +89,7 @@ fn contains_byte_perplexity(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn perplexity_error_from_windows_is_in_every_file() {
+fn perplexity_standard_error_of_windows_is_in_json_and_csv() {
     let world = World::new();
     let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
     world.write("grid.yaml", second);
@@ -212,7 +212,7 @@ fn run_doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> 
 }
 
 #[test]
-fn stored_run_shows_stored_values_and_missing_cells() {
+fn run_with_stored_option_shows_values_and_missing_cells() {
     let world = World::new();
     let output = world.run(&["--stored"]);
     let log = combined_output(&output);
@@ -242,7 +242,7 @@ fn column_values(rows: &[Vec<String>], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn plan_and_run_reject_results_folders_identically() {
+fn plan_and_run_reject_unusable_results_folders_alike() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "a path that is not a folder"),

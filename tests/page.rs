@@ -1,5 +1,5 @@
 //! Tests for the report page in a browser. The page shows the paper's tables or the recorded run, and is read back
-//! through the DOM.
+//! through the DOM. A note is a dialog about one cell of a table.
 //!
 //! A test is skipped with a message if Chromium is missing, or if it uses scripts and Node is missing.
 //! `GHOSTLAB_BROWSER=require` makes it fail instead, as in `.ci/run`, which installs both. `GHOSTLAB_BROWSER=skip`

@@ -25,7 +25,7 @@ const DEPTH_TWO: [&str; 2] = ["--set", "depth=2"];
 const DEPTH_ONE: [&str; 2] = ["--set", "depth=1"];
 
 #[test]
-fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
+fn store_limit_evicts_objects_that_the_grid_does_not_need() {
     let world = World::new();
     let unlimited = World::new();
     world.run_ok(&DEPTH_TWO);
@@ -97,7 +97,7 @@ fn count_inodes(world: &World) -> usize {
 }
 
 #[test]
-fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
+fn cell_with_nine_tasks_and_three_texts_adds_at_most_4_inodes() {
     let world = World::new();
     let tiny = checkout().join("data/tiny");
     let tiny = tiny.display();

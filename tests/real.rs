@@ -104,7 +104,7 @@ fn assert_equals_reference(settings: RunSettings) {
 
 /// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.
 #[test]
-fn smollm2_profile_plans_table2() {
+fn smollm2_profile_plans_table2_after_fetch() {
     let Some(model) = smollm2_path() else { return };
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -32,8 +32,8 @@ const GRID: &str = "criterion: llm-streamline\nrecovery: [none, ghosted]\n\
 const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
     test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n";
 
-/// Creates experiments on a backbone with the given name: the table `mini`, the figure `figure1` and the list
-/// `methods`.
+/// Creates experiments on a backbone with the given name: the table `mini`, the figure `figure1`, and `methods`, which
+/// lists the methods.
 pub(crate) fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {

@@ -112,7 +112,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
-/// Creates a world whose calibration consists of five shards: 320 sequences of 1024 tokens, with 64 channels.
+/// Creates a world whose calibration is stored in five shards of 64 sequences each. A sequence has 1024 tokens.
 fn long_world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -220,7 +220,7 @@ fn workers_share_a_search_and_complete_its_scores() {
 }
 
 #[test]
-fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
+fn search_on_tasks_and_texts_scores_both_objectives() {
     let world = create_world();
     let answer = run_search(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];

@@ -170,7 +170,7 @@ fn commands_in(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
+fn quiet_keeps_results_and_errors_and_verbose_adds_reasons() {
     let world = World::new();
     let (code, loud, log) = run(&world, &["run", "grid.yaml", "-v"]);
     assert_eq!(code, Some(0), "{log}");

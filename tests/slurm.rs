@@ -173,7 +173,7 @@ fn wait_for_workers(world: &World, count: usize) {
 }
 
 #[test]
-fn three_workers_score_each_chunk_exactly_once() {
+fn three_workers_share_chunks_and_match_a_single_process() {
     shared_cluster!();
     let world = create_world();
     let submitted = submit(&world, "3", 200, &[], &[]);

@@ -207,7 +207,7 @@ fn only_store_leftovers_are_removed() {
     }
 }
 
-/// Commands that must leave the store unchanged.
+/// Commands that must leave the store unchanged. `/RESULTS` stands for a writable results folder.
 const READ_ONLY_COMMANDS: [&[&str]; 10] = [
     &["plan", "grid.yaml", "--results", "/RESULTS"],
     &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],

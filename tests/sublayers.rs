@@ -18,8 +18,8 @@ use serde_json::Value;
 const SCORE_TOLERANCE: f64 = 1e-6;
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
-/// Parses the cut of a variant in the reference. The reference writes `attn 3` or `mlp 3`, or only the layer index if
-/// an attention sublayer is replaced.
+/// Parses the removed or replaced sublayers of a model in the reference. The reference writes `attn 3` or `mlp 3`, or
+/// only the layer index if an attention sublayer is replaced.
 fn parse_cut(removed: &Value) -> Cut {
     let sublayers = removed.as_array().unwrap().iter().map(|name| {
         if let Some(layer) = name.as_u64() {
@@ -141,7 +141,7 @@ fn listed_sublayers_match_the_reference() {
 }
 
 #[test]
-fn layers_removed_one_by_one_match_the_reference() {
+fn layers_and_sublayers_removed_one_by_one_match_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn layers_removed_one_by_one_match_the_reference() {
 }
 
 #[test]
-fn finercut_resumes_from_its_stored_trials() {
+fn finercut_costs_match_the_reference_at_both_depths() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ fn finercut_resumes_from_its_stored_trials() {
 }
 
 #[test]
-fn commands_show_a_cut_of_sublayers() {
+fn plan_results_and_explain_show_removed_sublayers() {
     let world = World::new();
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let text = text.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "{attention: 2}");
@@ -232,7 +232,7 @@ fn commands_show_a_cut_of_sublayers() {
 }
 
 #[test]
-fn plan_counts_stored_trials_of_distance_criteria() {
+fn plan_counts_stored_trials_of_finercut() {
     let world = World::new();
     let grid = "backbones: {tiny: {path: backbone}}\ncorpora: {train: {path: train.txt, rule: wikitext2}, \
                 test: {path: test.jsonl, rule: ptb, limit: 5}}\nbackbone: tiny\ncriterion: finercut\n\

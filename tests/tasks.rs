@@ -293,7 +293,7 @@ fn race_v2_results_file_matches_the_legacy_harness() {
 }
 
 #[test]
-fn task_with_nonfinite_scores_is_flagged() {
+fn nonfinite_scores_are_counted_and_missing_ones_rejected() {
     let task = Task::find("arc_easy").unwrap();
     let mut tokenized = TokenizedTask::golden(task, Bos::Tokenizer);
     for nonfinite in [f64::NAN, f64::NEG_INFINITY] {

@@ -46,7 +46,7 @@ fn load_grid() -> Grid {
 
 /// Computes all cells of table 2 in a separate store, including their perplexities on the texts of table 3. All tests
 /// share the result.
-fn outcome() -> &'static GridOutcome {
+fn run_table2() -> &'static GridOutcome {
     static OUTCOME: OnceLock<GridOutcome> = OnceLock::new();
     OUTCOME.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn outcome() -> &'static GridOutcome {
 /// Returns the perplexity, averaged over texts, of the cell with the given recovery and the criterion LLM-Streamline.
 /// The recovery `dense` selects the dense backbone.
 fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
-    let result = outcome()
+    let result = run_table2()
         .cells
         .iter()
         .find(|result| {
@@ -117,7 +117,7 @@ fn guess_probability(right: usize, all: usize, chance: f64) -> f64 {
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
 fn dense_backbones_score_well_above_chance() {
-    let dense: Vec<&CellResult> = outcome().cells.iter().filter(|cell| cell.cell.is_dense()).collect();
+    let dense: Vec<&CellResult> = run_table2().cells.iter().filter(|cell| cell.cell.is_dense()).collect();
     assert_eq!(dense.len(), BACKBONES.len());
     for cell in dense {
         cell.ok().unwrap();
@@ -193,7 +193,7 @@ fn pruned_and_repaired_perplexities_rank_as_in_the_paper() {
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
 fn ghosted_ranks_in_table_2_as_in_the_paper() {
-    let results = collect(&load_grid(), outcome(), &[]);
+    let results = collect(&load_grid(), run_table2(), &[]);
     let records = results.numbers().map(|numbers| numbers.record.clone()).collect();
     let ours = [("table2".to_owned(), ArtifactNumbers::printed(records))].into();
     let judged = claims::judge_all(claims::claims(), &Artifacts::new(), &ours, "tiny");

@@ -1,4 +1,4 @@
-//! Compares the artifact `sublayers`, both recomputed and as recorded, with a PyTorch reference
+//! Compares the table of `experiments/sublayers.yaml`, both recomputed and as recorded, with a PyTorch reference
 //! (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -21,8 +21,7 @@ const DAMAGE_TOLERANCE: f64 = 1e-5;
 /// Absolute tolerance for percentages that are computed from counts.
 const PERCENT_TOLERANCE: f64 = 1e-9;
 
-/// Row of the artifact as (criterion, count, unit, recovery), followed by the name that the reference uses for the
-/// variant.
+/// Row of the table as (criterion, count, unit, recovery), followed by the name of the pruned model in the reference.
 type Row = (&'static str, usize, DepthUnit, &'static str, &'static str);
 
 /// Rows for `tiny-llama` that are quick to compute.
@@ -106,7 +105,7 @@ fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) 
 }
 
 #[test]
-fn sublayer_removal_scores_match_the_reference() {
+fn recomputed_sublayer_table_matches_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let artifact = Artifact::read(&checkout().join("experiments/sublayers.yaml")).unwrap().unwrap();
     let mut grid = artifact.grid(Some("tiny"), &["backbone=tiny-llama".to_owned()]).unwrap();
@@ -130,7 +129,7 @@ fn sublayer_removal_scores_match_the_reference() {
 }
 
 #[test]
-fn recorded_sublayers_match_the_reference() {
+fn recorded_sublayer_table_matches_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let records = StoredResults::read(&checkout().join("results/sublayers/tiny")).unwrap().records();
     let reference = json(&file);

@@ -1,5 +1,5 @@
-//! Tests for the trials in greedy and iterative selections: how many a plan counts, and complete runs from YAML to
-//! results.
+//! Tests for the trials of greedy and iterative selections, which score a model without one more candidate: how many a
+//! plan counts, and complete runs from YAML to results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ fn read_results(world: &World) -> Vec<BTreeMap<String, String>> {
 }
 
 /// Counts the trials in the store. Only the keys of trials have a field `removed`.
-fn stored_trials(world: &World) -> u64 {
+fn count_stored_trials(world: &World) -> u64 {
     let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries().into_iter();
     let trials = entries.filter(|entry| match &entry.condition {
         ObjectCondition::Intact(object) => object.meta().key["of"].get("removed").is_some(),
@@ -89,7 +89,7 @@ fn plan_counts_the_trials_that_a_run_computes() {
         write_grid(&world, axes);
         assert_eq!(trial_counts(&run_plan(&world)), (needed, 0), "{axes}");
         world.run_ok(&[]);
-        assert_eq!(stored_trials(&world), needed, "{axes}");
+        assert_eq!(count_stored_trials(&world), needed, "{axes}");
         let after = run_plan(&world);
         assert_eq!(trial_counts(&after), (needed, needed), "{axes}");
         assert_nothing_left(&after);
@@ -178,7 +178,7 @@ impl Reporter for Stopper {
 }
 
 #[test]
-fn plan_follows_a_greedy_selection_through_stored_trials() {
+fn plan_reuses_stored_greedy_trials_at_other_depths() {
     let world = World::new();
     let axes =
         |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
@@ -194,7 +194,7 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     write_grid(&world, &axes(4));
     assert_eq!(trial_counts(&run_plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
     world.run_ok(&[]);
-    assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
+    assert_eq!(count_stored_trials(&world), 2 * (8 + 7 + 6 + 5));
     assert_nothing_left(&run_plan(&world));
 }
 
@@ -226,7 +226,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
     world.run_ok(&[]);
     let after = run_plan(&world);
     // Removing both sublayers of a layer is also a trial of SLEB.
-    assert_eq!(stored_trials(&world), greedy - 1);
+    assert_eq!(count_stored_trials(&world), greedy - 1);
     assert_eq!(trial_counts(&after), (iterative + greedy - 1, iterative + greedy - 1));
     assert_nothing_left(&after);
     let rows = read_results(&world);
@@ -291,22 +291,22 @@ fn planned_peak(world: &World, limit: &str) -> u64 {
 #[test]
 fn plan_counts_the_activations_of_iterative_criteria() {
     let world = World::new();
-    // Activations of one site: 64 channels in f32 for each token.
-    let site = 4 * 64 * 64 * 8000;
-    let plain = |criterion: &str| {
+    // Bytes of the residual stream at one layer boundary: 64 channels in f32 for each token.
+    let stream = 4 * 64 * 64 * 8000;
+    let write_long_grid = |criterion: &str| {
         write_grid(&world, &format!("criterion: {criterion}\ndepth: 1\nrecovery: none\n"));
         let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         world.write("grid.yaml", text.replace("sequences: 8", "sequences: 8000"));
     };
-    plain("{name: cca, iterative: true}");
-    // Activations may take an eighth of the memory limit, but at least two sites are always kept. All five sites fit at
-    // 40 GB, 400 MB of activations fit at 3.2 GB, and not even two sites at 0.8 GB.
+    write_long_grid("{name: cca, iterative: true}");
+    // Activations may take an eighth of the memory limit, but at least two streams are always kept. All five streams
+    // fit at 40 GB, 400 MB of activations fit at 3.2 GB, and not even two streams at 0.8 GB.
     let all = planned_peak(&world, "40");
     let limited = planned_peak(&world, "3.2");
     let least = planned_peak(&world, "0.8");
-    assert_eq!(all - limited, 5 * site - 400_000_000);
-    assert_eq!(limited - least, 400_000_000 - 2 * site);
+    assert_eq!(all - limited, 5 * stream - 400_000_000);
+    assert_eq!(limited - least, 400_000_000 - 2 * stream);
     // A criterion that reads no residual streams still needs the activations before and after the repaired layer.
-    plain("{name: angular, iterative: true}");
+    write_long_grid("{name: angular, iterative: true}");
     assert_eq!(planned_peak(&world, "40"), least);
 }

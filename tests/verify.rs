@@ -40,7 +40,7 @@ fn run_verify(world: &World, more: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap(), answer["answer"]["folders"][0].clone())
 }
 
-fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
+fn find_check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
     folder["checks"].as_array().unwrap().iter().find(|check| check["kind"] == kind).unwrap()
 }
 
@@ -86,27 +86,27 @@ fn unmodified_folder_verifies_fully_and_by_sample() {
     for kind in
         ["files", "items", "tables", "inputs", "windows", "documents", "log_likelihoods", "selections", "operators"]
     {
-        let check = check(&report, kind);
+        let check = find_check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
         // Results on the same engine and machine are deterministic, except that means may be summed in a different
         // order.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // There are seven cells with 40 documents each.
-    assert_eq!(check(&report, "documents")["all"], 7 * 40);
-    assert_eq!(check(&report, "selections")["all"], 6);
+    assert_eq!(find_check(&report, "documents")["all"], 7 * 40);
+    assert_eq!(find_check(&report, "selections")["all"], 6);
     let (code, part) = run_verify(&world, &["--share", "5%"]);
     assert_eq!(code, 0, "{part:#}");
-    let drawn = &check(&part, "windows")["agreed"];
-    let all = &check(&part, "windows")["all"];
+    let drawn = &find_check(&part, "windows")["agreed"];
+    let all = &find_check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
-    assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
+    assert!(find_check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
     // Without `documents.parquet`, the correctness of the answers can still be checked, but the log-likelihoods cannot.
     std::fs::remove_file(results_path(&world, "documents.parquet")).unwrap();
     let (code, bare) = run_verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{bare:#}");
-    assert_eq!(check(&bare, "documents")["agreed"], 7 * 40);
-    assert_eq!(check(&bare, "log_likelihoods")["all"], 0);
+    assert_eq!(find_check(&bare, "documents")["agreed"], 7 * 40);
+    assert_eq!(find_check(&bare, "log_likelihoods")["all"], 0);
     assert!(bare["notes"][0].as_str().unwrap().contains("not in the folder"), "{bare:#}");
 }
 
@@ -125,7 +125,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     update_hash(&world, "documents.parquet");
     let (code, folder) = run_verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
-    let found = &check(&folder, "log_likelihoods")["differs"];
+    let found = &find_check(&folder, "log_likelihoods")["differs"];
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
     assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
@@ -134,7 +134,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     for seed in 0..6 {
         let seed = seed.to_string();
         let (code, folder) = run_verify(&world, &["--share", "20%", "--seed", &seed]);
-        let check = check(&folder, "log_likelihoods");
+        let check = find_check(&folder, "log_likelihoods");
         assert_eq!(code == 4, !check["differs"].as_array().unwrap().is_empty());
         assert!(check["chance"].as_f64() < Some(1.0));
         codes.push(code);
@@ -151,7 +151,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     });
     let (code, folder) = run_verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["windows", "log_likelihoods"]), "{folder:#}");
-    assert_eq!(check(&folder, "windows")["differs"].as_array().unwrap().len(), 2);
+    assert_eq!(find_check(&folder, "windows")["differs"].as_array().unwrap().len(), 2);
 }
 
 #[test]
@@ -207,13 +207,13 @@ fn altered_layer_table_cell_and_hash_are_found() {
 }
 
 #[test]
-fn inputs_are_found_by_hash_and_missing_ones_named() {
+fn inputs_are_found_by_hash_and_missing_ones_are_named() {
     let world = create_world();
     std::fs::create_dir(world.path("elsewhere")).unwrap();
     std::fs::rename(world.path("backbone"), world.path("elsewhere/backbone")).unwrap();
     let (code, folder) = run_verify(&world, &["--share", "5%"]);
     assert_eq!((code, differing_checks(&folder).len()), (3, 0), "{folder:#}");
-    let cannot = &check(&folder, "inputs")["cannot"];
+    let cannot = &find_check(&folder, "inputs")["cannot"];
     assert!(
         cannot.as_array().unwrap().iter().all(|report| {
             report["at"].as_str().unwrap().contains("backbone tiny")
@@ -246,7 +246,7 @@ fn packed_record_verifies_like_its_folder() {
     assert_eq!(code, 0, "{answer:#}");
     let folders = answer["answer"]["folders"].as_array().unwrap();
     assert_eq!((&folders[0]["name"], &folders[1]["folder"]), (&"archive".into(), &"one.zip/grid".into()));
-    assert!(check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
+    assert!(find_check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
 
     // Alter one byte of an entry in the archive. Its checksum detects this, and the error names the entry.
     let offset = archive.windows(9).rposition(|text| text == b"\"values\":").unwrap();
@@ -343,14 +343,14 @@ fn generated_answers_and_perplexities_are_recomputed() {
     // Each of the two cells has two documents per row: one with a generated answer, and one with a scored last word.
     // Each cell also has three log-likelihoods per row and the total of each. They are those of the last word, and of
     // the text under two metrics.
-    assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
-    assert_eq!(check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
-    assert_eq!(check(&folder, "windows")["all"], 0);
+    assert_eq!(find_check(&folder, "documents")["agreed"], 2 * 2 * 72);
+    assert_eq!(find_check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
+    assert_eq!(find_check(&folder, "windows")["all"], 0);
     assert_eq!(folder["notes"], serde_json::json!([]));
     // Partial verification samples one of the two chunks (72 prompts in total).
     let (code, part) = run_verify(&world, &["--share", "20%"]);
     assert_eq!(code, 0, "{part:#}");
-    let drawn = check(&part, "documents")["agreed"].as_u64();
+    let drawn = find_check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
     // Reverse the order of correct and wrong answers, because no other value depends on it.
@@ -363,7 +363,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     });
     let (code, found, folder) = run();
     assert_eq!((code, found), (4, vec!["documents".to_owned()]), "{folder:#}");
-    let at = check(&folder, "documents")["differs"][0]["at"].as_str().unwrap();
+    let at = find_check(&folder, "documents")["differs"][0]["at"].as_str().unwrap();
     assert!(at.contains("answers") && at.contains("document"), "{at}");
 
     for metric in ["word_perplexity", "/perplexity"] {
@@ -377,7 +377,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
         });
         let (code, found, folder) = run();
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
-        assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
+        assert_eq!(find_check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
         alter_json(&world, "numbers.json", |numbers| {
             let stored = common::stored_number(numbers, is_wanted);
             stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();

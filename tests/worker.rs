@@ -152,7 +152,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 }
 
 #[test]
-fn deaths_with_progress_do_not_exhaust_the_limit() {
+fn deaths_after_progress_do_not_exhaust_the_retry_limit() {
     let world = World::new();
     world.run_ok(&["--set", "depth=1", "--set", "recovery=none"]);
     // Kill each worker after it has stored some progress of the calibration, as can happen on preemptible nodes.
@@ -300,7 +300,7 @@ fn workers_start_with_different_backbones() {
 }
 
 #[test]
-fn full_disk_stops_worker_with_an_error_and_leaves_no_claims() {
+fn full_disk_stops_worker_with_an_error_and_leaves_no_leases() {
     let world = World::large();
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" worker grid.yaml";
     let mut command = std::process::Command::new("sh");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_view_shows_the_setting_in_which_cells_differ() {
+fn tables_and_compare_show_the_seed_in_which_cells_differ() {
     let world = World::new();
     let seeds =
         ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];

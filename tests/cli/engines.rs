@@ -4,7 +4,7 @@ use super::*;
 use crate::common::output::events_of_kind;
 
 #[test]
-fn events_have_a_timestamp_and_a_stable_job_name() {
+fn events_have_timestamps_known_jobs_and_reported_scores() {
     let world = World::new();
     let output = world.run(&["--events"]);
     let events: Vec<Value> =
@@ -67,7 +67,7 @@ fn load_grid(world: &World, overrides: &[String]) -> ghostlab::grid::Grid {
 }
 
 #[test]
-fn engines_and_dtypes_have_separate_comparable_results() {
+fn engines_and_dtypes_do_not_share_stored_results() {
     let world = World::new();
     world.run_ok(&["--results", "own"]);
     let candle = ["--engine", "candle", "--results"];

@@ -1,5 +1,5 @@
-//! Views of a run's numbers (results files and command outputs), and the identity settings that each view shows. The
-//! tests on setting pairs fail if a results file or a command is missing from the lists below.
+//! Views of a run's numbers (results files and command outputs), and the identity settings (see `pairs.rs`) that each
+//! view shows. The tests on setting pairs fail if a results file or a command is missing from the lists below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -250,13 +250,13 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
 }
 
 /// Collects the store keys that occur in the JSON output of `explain`.
-fn collect_keys(answer: &Value, found: &mut BTreeSet<String>) {
+fn collect_keys(answer: &Value, keys: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
-            found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
-            map.values().for_each(|value| collect_keys(value, found));
+            keys.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| collect_keys(value, keys));
         }
-        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, keys)),
         _ => {}
     }
 }

@@ -15,7 +15,7 @@ use ghostlab::results::{Sample, StoredResults};
 use ghostlab::search::{Schedule, build_program, count_layers, eliminate, held_out_items, mean_of_means, pareto_front};
 use serde_json::Value;
 
-/// Gains indexed by `[candidate][stratum][item]`.
+/// Scores, of which larger ones are better, indexed by `[candidate][stratum][item]`. A stratum is a task or a text.
 pub type Gains = Vec<Vec<Vec<f64>>>;
 
 /// Known scores of a grid's candidates, without duplicates.
@@ -27,9 +27,10 @@ pub struct KnownScores {
     pub objectives: Vec<KnownObjective>,
 }
 
-/// Known scores for one objective. Larger scores are better.
+/// Known scores for one objective.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
+    /// Approximate number of items in the first round of a race (see [`Schedule::new`]).
     pub first: usize,
     pub gains: Gains,
     /// Maximum distance from the best score at which a candidate's score counts as near the best.
@@ -111,7 +112,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulatio
             separated += usize::from(race.exits.iter().any(|(out, rival)| pair.contains(out) && pair.contains(rival)));
         }
     }
-    let share =
+    let fraction_of =
         |holds: &dyn Fn(&Race) -> bool| races.iter().filter(|race| holds(race)).count() as f64 / races.len() as f64;
     let everyone: Vec<usize> = (0..known.paths.len()).collect();
     let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
@@ -120,11 +121,11 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulatio
     let best_merit = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // If several candidates are tied for the best score, each of them counts as the best.
     Ok(SimulationResult {
-        best_survives: share(&|race: &Race| match known.objectives.len() {
+        best_survives: fraction_of(&|race: &Race| match known.objectives.len() {
             1 => race.alive.iter().any(|&candidate| merits[candidate] >= best_merit),
             _ => best.iter().all(|candidate| race.alive.contains(candidate)),
         }),
-        leader_near_best: share(&|race| merits[race.leader] >= best_merit - known.objectives[0].near),
+        leader_near_best: fraction_of(&|race| merits[race.leader] >= best_merit - known.objectives[0].near),
         items: median_of(&races, &|race| race.items),
         layers: median_of(&races, &|race| race.layers),
         survivors: mean_of(&races, &|race| race.alive.len() as f64),
@@ -203,7 +204,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
 
 /// Returns the gains in each stratum, rearranged in the given order.
 fn reorder(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
-    strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
+    strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&item| values[item]).collect()).collect()
 }
 
 /// Returns the first `seen[stratum]` gains in each stratum, for each candidate.

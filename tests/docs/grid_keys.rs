@@ -55,6 +55,7 @@ const LINKS: [(&str, &str); 4] = [
 
 /// Values that a key accepts.
 struct KeyType {
+    /// Text of the column `type`.
     shown: String,
     /// Whether the key also accepts a list of such values.
     accepts_list: bool,

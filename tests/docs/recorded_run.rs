@@ -188,7 +188,7 @@ fn judge_real_model(root: &Path) -> Vec<JudgedClaim<'static>> {
 }
 
 /// Formats table 2 for the real model, with the verdicts on the paper's claims.
-fn format_real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
+fn format_real_section(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
     let [hold, fail, undecided, other] =
         [Judgement::Holds, Judgement::Fails, Judgement::Unknown, Judgement::NotApplicable]
@@ -306,10 +306,10 @@ fn read_recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredRes
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
 }
 
-fn replace_part(page: &str, part: &str) -> String {
+fn replace_section(page: &str, section: &str) -> String {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
-    format!("{before}{BEGIN}{part}{END}{after}")
+    format!("{before}{BEGIN}{section}{END}{after}")
 }
 
 #[test]
@@ -330,15 +330,15 @@ fn pages_show_the_numbers_of_recorded_runs() {
     let bundled = format_findings(&accuracy, &perplexity, &counts);
     let part = format!(
         "{}\nThe three bundled models have [this table](docs/paper.md#table-2-of-the-bundled-models) over nine tasks.\n{}\n",
-        format_real_part(&judge_real_model(root), &real, &real_seeds),
+        format_real_section(&judge_real_model(root), &real, &real_seeds),
         bundled.lines().next().unwrap()
     );
     let bundled = format!("{}\n{bundled}", format_table(&accuracy));
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
     for (file, expected) in [
-        ("README.md", replace_part(&readme, &part)),
-        ("docs/paper.md", replace_part(&paper, &bundled)),
+        ("README.md", replace_section(&readme, &part)),
+        ("docs/paper.md", replace_section(&paper, &bundled)),
         ("docs/pictures/figure1.svg", picture),
     ] {
         let file = root.join(file);

@@ -89,7 +89,7 @@ fn export_keeps_model_settings_but_drops_remote_code() {
 
 #[cfg(unix)]
 #[test]
-fn symlink_out_of_the_model_folder_is_rejected_by_name() {
+fn error_for_symlink_out_of_the_model_folder_names_the_file() {
     let names = [
         "special_tokens_map.json",
         "LICENSE",
@@ -200,12 +200,12 @@ fn read_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn killed_export_leaves_its_target_unchanged() {
     let world = World::new();
-    assert!(world.ghostlab(&split_export("unbroken")).status.success());
+    assert!(world.ghostlab(&sharded_export_arguments("unbroken")).status.success());
     let unbroken = read_files(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
     // Kill the export at its 1st, 2nd, 4th, … write, until it makes fewer writes than that and finishes.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
-        let was_killed = is_killed(&world, fault);
+        let was_killed = export_is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");
         was_killed
     });
@@ -219,10 +219,10 @@ fn killed_export_leaves_its_target_unchanged() {
     export(&world, "depth/1/none", "out", &[]);
     let before = read_files(&world.path("out"));
     for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
-        assert!(is_killed(&world, fault), "{fault}");
+        assert!(export_is_killed(&world, fault), "{fault}");
         assert!(read_files(&world.path("out")) == before, "{fault}");
     }
-    assert!(world.ghostlab(&split_export("out")).status.success());
+    assert!(world.ghostlab(&sharded_export_arguments("out")).status.success());
     assert!(read_files(&world.path("out")) == unbroken);
     assert!(!file_names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
 }
@@ -261,13 +261,13 @@ fn read_card(world: &World, name: &str) -> String {
 }
 
 /// Returns the arguments for an export that produces several weight files, operators and a Python file.
-fn split_export(folder: &str) -> [&str; 9] {
+fn sharded_export_arguments(folder: &str) -> [&str; 9] {
     ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
 }
 
 /// Runs an export to `out`. Returns whether the injected fault killed it.
-fn is_killed(world: &World, fault: &str) -> bool {
-    let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
+fn export_is_killed(world: &World, fault: &str) -> bool {
+    let output = world.command(&sharded_export_arguments("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
     let drafts = file_names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
     // A killed process has no exit code and leaves its temporary folder behind.
     assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");

@@ -120,7 +120,7 @@ fn gc_keeps_objects_of_every_engine_of_a_grid() {
 }
 
 #[test]
-fn gc_removes_older_stages_only_if_named() {
+fn gc_deletes_older_stage_versions_only_if_named() {
     let world = World::new();
     world.run_ok(&[]);
     let now = stage_folder(&world, "scores");

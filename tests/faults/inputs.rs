@@ -128,7 +128,8 @@ fn flip_last_byte(path: &Path) {
 fn nothing_is_stored_if_weights_change_during_fine_tuning() {
     let undisturbed = fine_tuned_world();
     undisturbed.run_ok(&[]);
-    // The backbone is in memory, but each training run reads the teacher and the layers after the cut again. Change the
+    // The backbone is in memory, but each training run reads the teacher (the dense model) and the layers after the
+    // cut again. Change the
     // file before the first or the second training run.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = fine_tuned_world();

@@ -47,7 +47,7 @@ fn store_with_a_newer_format_is_rejected() {
 }
 
 #[test]
-fn artifacts_of_another_stage_version_are_not_used() {
+fn objects_of_another_stage_version_are_not_used() {
     let world = World::new();
     world.run_ok(&[]);
     let scores = stage_folder(&world, "scores");

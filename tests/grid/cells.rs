@@ -9,7 +9,7 @@ const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 #[test]
 fn fractional_depth_is_resolved_for_each_backbone() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let text = valid_grid_replacing("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
         .replace("[none, ghosted]", "none")
         .replace("backbone: english", "backbone: [english, deep]")
@@ -33,7 +33,7 @@ fn fractional_depth_is_resolved_for_each_backbone() {
 #[test]
 fn grid_axes_are_the_distinct_values_of_its_cells() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let text = valid_grid_with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     let grid = folder.load(&text, &[]).unwrap();
@@ -56,7 +56,7 @@ fn grid_axes_are_the_distinct_values_of_its_cells() {
 #[test]
 fn grid_without_pruning_axes_has_only_dense_cells() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let text = dense_grid_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     let grid = folder.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
     assert_eq!(labels(&grid.cells), ["deep/dense", "english/dense"]);
@@ -68,7 +68,7 @@ fn grid_without_pruning_axes_has_only_dense_cells() {
 #[test]
 fn include_in_a_dense_grid_must_specify_the_full_cut() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
     let cells = folder.cells(&dense_grid_with(&format!("include: {{{axes}}}\n")), &[]);
     let cut = ["english/llm-streamline/4/none/wiki:2x8@0", "english/llm-streamline/4/ghosted/wiki:2x8@0"];

@@ -95,7 +95,7 @@ impl GridFolder {
     }
 
     /// Writes another backbone to `models/NAME`.
-    pub fn backbone(&self, name: &str, layers: usize) {
+    pub fn add_backbone(&self, name: &str, layers: usize) {
         write_backbone(&self.root.path().join("models").join(name), layers);
     }
 
@@ -130,7 +130,7 @@ pub fn valid_grid_replacing(from: &str, to: &str) -> String {
 }
 
 /// Returns the valid grid with the given criterion, depth and recovery.
-pub fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
+pub fn grid_with_axes(criterion: &str, depth: &str, recovery: &str) -> String {
     let axes = format!("criterion: {criterion}\ndepth: {depth}\nrecovery: {recovery}\n");
     valid_grid_replacing("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)
 }

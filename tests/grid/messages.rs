@@ -4,7 +4,7 @@ use std::fs;
 
 use ghostlab::grid::{Grid, GridFile};
 
-use super::fixtures::{GridFolder, Messages, VALID_GRID, grid, valid_grid_replacing, valid_grid_with};
+use super::fixtures::{GridFolder, Messages, VALID_GRID, grid_with_axes, valid_grid_replacing, valid_grid_with};
 
 /// Evaluated texts of the valid grid.
 const EVALUATE: &str = "evaluate:\n  perplexity:\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n";
@@ -107,7 +107,7 @@ fn method_option_errors_report_their_location() {
         ("llm-streamline", "3", "{name: replaceme-cos, learning_rate: 0}"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
-        messages.add(&title, folder.rejection(grid(criterion, depth, recovery), &[]));
+        messages.add(&title, folder.rejection(grid_with_axes(criterion, depth, recovery), &[]));
     }
     messages.snapshot("grid_wrong_methods");
 }

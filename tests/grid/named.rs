@@ -72,7 +72,7 @@ fn limit_of(folder: &GridFolder, text: &str, overrides: &[&str]) -> Option<usize
 }
 
 #[test]
-fn errors_in_a_named_file_are_located_in_it() {
+fn errors_in_an_entry_file_report_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in [

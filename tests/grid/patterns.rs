@@ -35,7 +35,7 @@ fn exclude_patterns_remove_cells_from_the_product() {
 #[test]
 fn only_a_backbone_pattern_excludes_the_dense_cell() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     assert!(cells_of_two(&folder, "{backbone: english}").iter().all(|cell| cell.starts_with("deep/")));
     let cells = cells_of_two(&folder, "{backbone: english, depth: [3, 5]}");
     assert_eq!(cells.iter().filter(|cell| cell.starts_with("english/")).collect::<Vec<_>>(), ["english/dense"]);
@@ -51,7 +51,7 @@ fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
 #[test]
 fn impossible_cell_is_accepted_if_excluded() {
     let folder = GridFolder::new();
-    folder.backbone("tiny", 4);
+    folder.add_backbone("tiny", 4);
     let text = valid_grid_with("exclude: {backbone: tiny, depth: 5}\n")
         .replace("models/english}", "models/english}\n  tiny: {path: models/tiny}")
         .replace("backbone: english\n", "backbone: [english, tiny]\n")
@@ -62,7 +62,7 @@ fn impossible_cell_is_accepted_if_excluded() {
 #[test]
 fn included_cells_are_added_once_after_their_backbone() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let text = valid_grid_with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(
@@ -125,7 +125,7 @@ fn pattern_and_include_errors_report_their_location() {
 #[test]
 fn pattern_that_matches_no_cell_is_rejected() {
     let folder = GridFolder::new();
-    folder.backbone("deep", 32);
+    folder.add_backbone("deep", 32);
     let text = valid_grid_with("exclude: {backbone: deep, depth: 4}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n")

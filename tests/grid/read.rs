@@ -122,7 +122,7 @@ fn write_file(root: &Path, name: &str, text: &str) {
 fn documented_example_grids_load() {
     let folder = GridFolder::new();
     for model in ["my-llama", "small-llama", "large-llama"] {
-        folder.backbone(model, 32);
+        folder.add_backbone(model, 32);
     }
     for file in [
         "text/train.jsonl.gz",
@@ -156,22 +156,22 @@ fn load_nth(folder: &GridFolder, document: &str, nth: usize, profile: Option<&st
 
 /// Copies the paper's grids and the files that define their entries. Models have zero weights, and data files are
 /// empty.
-fn copy_paper_grids(position: &GridFolder) {
-    let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+fn copy_paper_grids(target: &GridFolder) {
+    let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {
-        for entry in fs::read_dir(house.join(folder)).unwrap() {
+        for entry in fs::read_dir(experiments.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy();
             if !path.is_file() {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            position.write(&format!("experiments/{folder}/{name}"), &text);
+            target.write(&format!("experiments/{folder}/{name}"), &text);
             let named = text.lines().find_map(|line| line.strip_prefix("path: ../../")).unwrap_or_default();
             match folder {
-                "backbones" => position.backbone(name.trim_end_matches(".yaml"), 32),
-                "corpora" => position.write(named, ""),
-                "tasks" => position.write(&format!("{named}/test.jsonl"), ""),
+                "backbones" => target.add_backbone(name.trim_end_matches(".yaml"), 32),
+                "corpora" => target.write(named, ""),
+                "tasks" => target.write(&format!("{named}/test.jsonl"), ""),
                 _ => {}
             }
         }

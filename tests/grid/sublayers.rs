@@ -2,13 +2,13 @@
 
 use ghostlab::criterion::DepthUnit;
 
-use super::fixtures::{GridFolder, Messages, grid, valid_grid_replacing};
+use super::fixtures::{GridFolder, Messages, grid_with_axes, valid_grid_replacing};
 
 #[test]
 fn sublayer_depths_produce_safe_cell_names() {
     let folder = GridFolder::new();
     let depth = "[{attention: 8}, {mlp: 25%}, {sublayers: 12}]";
-    let grid = folder.load(grid("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
+    let grid = folder.load(grid_with_axes("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
     assert_eq!(
         names,
@@ -30,7 +30,7 @@ fn sublayer_depths_produce_safe_cell_names() {
 fn listed_sublayers_produce_safe_cell_names() {
     let folder = GridFolder::new();
     let criterion = "{name: explicit, sublayers: [[attention 3, mlp 8], [4]]}";
-    let grid = folder.load(grid(criterion, "{sublayers: 2}", "none"), &[]).unwrap();
+    let grid = folder.load(grid_with_axes(criterion, "{sublayers: 2}", "none"), &[]).unwrap();
     let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
     let name = "english.explicit-sublayers-2.none.sublayers";
     assert_eq!(names, [format!("{name}-attention-3-mlp-8"), format!("{name}-4")]);
@@ -39,8 +39,9 @@ fn listed_sublayers_produce_safe_cell_names() {
 #[test]
 fn repaired_attention_sublayers_have_distinct_cell_names() {
     let folder = GridFolder::new();
-    let grid =
-        folder.load(grid("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();
+    let grid = folder
+        .load(grid_with_axes("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[])
+        .unwrap();
     let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
     assert_eq!(
         names,
@@ -82,7 +83,7 @@ fn invalid_depths_and_methods_are_rejected_at_their_line() {
         ("{name: lorp, iterative: true}", "4", "none"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
-        messages.add(&title, folder.rejection(grid(criterion, depth, recovery), &[]));
+        messages.add(&title, folder.rejection(grid_with_axes(criterion, depth, recovery), &[]));
     }
     messages.snapshot("grid_sublayers");
 }
@@ -90,7 +91,7 @@ fn invalid_depths_and_methods_are_rejected_at_their_line() {
 #[test]
 fn search_skips_recoveries_that_cannot_repair_iteratively() {
     let folder = GridFolder::new();
-    let grid_text = grid("{name: shortgpt, iterative: true}", "3", "[none, merge]");
+    let grid_text = grid_with_axes("{name: shortgpt, iterative: true}", "3", "[none, merge]");
     let rejected = folder.load(&grid_text, &[]).unwrap_err().to_string();
     assert!(rejected.contains("`merge` cannot repair layers that are removed one by one"), "{rejected}");
     let grid = folder.load(grid_text.replace("evaluate:\n", "search:\n  budget: {layers: 3}\n"), &[]).unwrap();

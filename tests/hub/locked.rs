@@ -66,7 +66,7 @@ fn is_pinned(world: &World) -> Value {
 }
 
 #[test]
-fn fetch_writes_the_lock_of_the_experiments() {
+fn fetch_writes_the_lock_file_in_the_experiments_folder() {
     let world = World::new();
     let server = FakeHub::start(MODEL, served_files(&world), no_fault());
     write_experiments(&world, "experiments");

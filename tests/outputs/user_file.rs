@@ -109,7 +109,7 @@ fn user_files_in_results_are_kept_or_reported_by_name() {
 
 #[cfg(unix)]
 #[test]
-fn scores_and_grids_overwrite_only_replaceable_files() {
+fn score_and_init_overwrite_only_replaceable_files() {
     let world = World::new();
     fs::write(world.path("mine.json"), "{}").unwrap();
     std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();

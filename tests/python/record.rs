@@ -34,7 +34,7 @@ print(json.dumps(said))
 "#;
 
 #[test]
-fn record_exports_accuracies_in_every_eval_ever_format() {
+fn every_eval_ever_and_hub_files_contain_the_runs_scores() {
     let Some(python) = python() else { return };
     let Some(folder) = common::python::path_from_env("GHOSTLAB_EVERY_EVAL_EVER", "the wheel of every-eval-ever") else {
         return;
@@ -79,7 +79,7 @@ fn record_exports_accuracies_in_every_eval_ever_format() {
 /// Script that validates a packed record against the RO-Crate profile. The validator would download the profile's
 /// context from the web. Instead, the script serves a later version with the same terms, which comes with the package
 /// `rocrate`.
-const CRATE: &str = r#"
+const VALIDATE_CRATE_SCRIPT: &str = r#"
 import importlib.resources, io, json, sys, zipfile
 import requests, urllib3
 from rocrate_validator import models, services
@@ -142,7 +142,7 @@ fn packed_record_is_a_valid_ro_crate() {
     let output = world.ghostlab(&["record", "pack", "results", "--to", "record.zip", "--license", license]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let archive = world.path("record.zip");
-    let output = run(&python, &["-c", CRATE, archive.to_str().unwrap()], &[]);
+    let output = run(&python, &["-c", VALIDATE_CRATE_SCRIPT, archive.to_str().unwrap()], &[]);
     let crate_parts: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
     assert_eq!(crate_parts["required"], Value::Array(Vec::new()), "{crate_parts:#}");
     assert_eq!(crate_parts["unknown"], Value::Array(Vec::new()), "{crate_parts:#}");

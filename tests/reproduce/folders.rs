@@ -1,4 +1,4 @@
-//! Tests for the folders in which the results of artifacts are stored.
+//! Tests for the folders in which the results of artifacts (tables and figures) are stored.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests for the list of artifacts printed by `ghostlab reproduce`, with the progress of each.
+//! Tests for the list of artifacts (tables and figures) that `ghostlab reproduce` prints, with the progress of each.
 
 use super::*;
 

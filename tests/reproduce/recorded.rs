@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Artifact that races the two cells of the table in `ALL_ITEMS_TABLE` against each other.
+/// Artifact that compares the two cells of [`ALL_ITEMS_TABLE`] in a race, as `ghostlab search` does.
 const RACES_ARTIFACT: &str =
     "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
 

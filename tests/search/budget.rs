@@ -94,7 +94,7 @@ fn greedy_criteria_are_added_to_the_default_list() {
     }
 }
 
-/// Options for a search that races layers, attention sublayers, MLPs and linear attention, and times them quickly.
+/// Options for a search over layers, attention sublayers, MLPs and maps that replace attention, with quick timings.
 const TIMED_ARGUMENTS: [&str; 8] =
     ["--criteria", "llm-streamline,llm-drop", "--recoveries", "none,nbl", "--prompt", "128x4", "--items", "20"];
 
@@ -191,7 +191,7 @@ fn kv_cache_budget_is_met_without_removing_mlps() {
 }
 
 #[test]
-fn criteria_accept_only_depths_in_their_unit() {
+fn search_pairs_criteria_only_with_depths_in_their_unit() {
     let world = create_world();
     let axes = GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: [llm-streamline, llm-drop, nbl]");
     let axes = axes.replace(

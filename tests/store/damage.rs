@@ -171,7 +171,7 @@ fn foreign_folder_with_store_names_is_not_repaired() {
 }
 
 #[test]
-fn flipped_record_byte_is_named_and_removed() {
+fn record_with_a_flipped_byte_is_named_and_removed() {
     let world = World::new();
     world.run_ok(&[]);
     for folder in ["runs", "plans"] {

@@ -31,7 +31,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
         // Discard the output, because it contains the message of the injected panic.
         wait_for_exit(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        let modes = |what: &str| {
+        let assert_modes = |what: &str| {
             for (path, (mode, ..)) in read_tree(&store)
                 .into_iter()
                 .chain([(store.clone(), (fs::metadata(&store).unwrap().mode(), None, Vec::new()))])
@@ -44,12 +44,12 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
             let has_files = fs::read_dir(store.join(name)).is_ok_and(|mut names| names.next().is_some());
             assert!(has_files || ["index", "submissions"].contains(&name), "no file in {name} was checked");
         }
-        modes("after a killed run and a failing worker");
+        assert_modes("after a killed run and a failing worker");
         assert_eq!(
             run_to_exit(with_umask("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0,
             Some(0)
         );
-        modes("after a run");
+        assert_modes("after a run");
     }
     // `store init --shared` changes the modes of an existing store and of everything in it. Without `--shared`, the
     // modes are kept.
@@ -135,14 +135,14 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     halted.env("GHOSTLAB_FAULT", "stop@activations:1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let halted = halted.spawn().unwrap();
     wait_until("no worker", || {
-        calibration_claim(&store).is_some()
+        calibration_lease(&store).is_some()
             && fs::read_to_string(format!("/proc/{}/stat", halted.id())).is_ok_and(|stat| stat.contains(") T "))
     });
-    let before = fs::read(calibration_claim(&store).unwrap()).unwrap();
+    let before = fs::read(calibration_lease(&store).unwrap()).unwrap();
     let (code, log) = run_to_exit(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
     assert!(code == Some(0) && log.contains("all remaining jobs are leased by other workers"), "{code:?} {log}");
     assert_eq!(
-        calibration_claim(&store).map(|path| fs::read(path).unwrap()),
+        calibration_lease(&store).map(|path| fs::read(path).unwrap()),
         Some(before),
         "the lease of a running worker was taken over"
     );
@@ -160,7 +160,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert!(code == Some(0) && log.contains("all 9 cells complete"), "{log}");
 }
 
-fn calibration_claim(store: &Path) -> Option<PathBuf> {
+fn calibration_lease(store: &Path) -> Option<PathBuf> {
     let names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
     names.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("calibrate-"))
 }

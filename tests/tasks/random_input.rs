@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use super::{TokenizedTask, documents_of, load_golden_encoder};
 
 /// Encoder that uses one token per byte and has no BOS token.
-struct Bytes;
+struct ByteEncoder;
 
-impl Encoder for Bytes {
+impl Encoder for ByteEncoder {
     fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>> {
         Ok(text.bytes().map(u32::from).collect())
     }
@@ -80,8 +80,9 @@ fn task_with_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_d
 }
 
 /// Checks that a row yields requests or an error that names `nonsense:1`. Returns whether it yields requests.
-fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
-    let tokenized = task_with_row(known, fields).and_then(|task| TokenizedTask::new(task, &Bytes, Bos::Tokenizer, 64));
+fn check_row(known: &'static Task, fields: &Map<String, Value>) -> bool {
+    let tokenized =
+        task_with_row(known, fields).and_then(|task| TokenizedTask::new(task, &ByteEncoder, Bos::Tokenizer, 64));
     match tokenized {
         Ok(tokenized) => {
             assert_eq!(tokenized.requests.len(), tokenized.task.solution(0).unwrap().0.len());
@@ -125,7 +126,7 @@ fn any_field_value_gives_an_error_or_requests() {
                     }
                 }
             }
-            *(if ask(task, &fields) { &mut accepted } else { &mut rejected }) += 1;
+            *(if check_row(task, &fields) { &mut accepted } else { &mut rejected }) += 1;
         }
     }
     assert!(accepted > 1000 && rejected > 1000, "too few accepted or rejected rows: {accepted} and {rejected}");
@@ -144,7 +145,7 @@ fn damaged_literal_or_file_never_panics() {
             problems[at] = random.character();
         }
         fields.insert("problems".to_owned(), json!(problems.iter().collect::<String>()));
-        ask(task, &fields);
+        check_row(task, &fields);
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("arc.jsonl");
@@ -163,7 +164,7 @@ fn damaged_literal_or_file_never_panics() {
 }
 
 /// Formats a string as a Python literal with randomly chosen quotes and escapes.
-fn literal(text: &str, random: &mut RandomInput) -> String {
+fn python_literal(text: &str, random: &mut RandomInput) -> String {
     let quote = if random.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);
     for character in text.chars() {
@@ -202,14 +203,14 @@ fn arbitrary_text_is_unchanged_in_requests() {
     let path = folder.path().join("arc.jsonl");
     std::fs::write(&path, file).unwrap();
     let read = builtin::task(arc, &path, None).unwrap();
-    let tokenized = TokenizedTask::new(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
+    let tokenized = TokenizedTask::new(read, &ByteEncoder, Bos::Tokenizer, 1000).unwrap();
     for (at, (pair, (context, continuation))) in texts.chunks(2).zip(tokenized.texts().step_by(2)).enumerate() {
         assert_eq!(context, format!("Question: {}\nAnswer:", pair[0]));
         assert_eq!(continuation, format!(" {}", pair[1]));
         assert_eq!(tokenized.task.solution(at).unwrap().0[0].text(), pair[1]);
     }
     for four in texts.chunks(4) {
-        let written: Vec<String> = four.iter().map(|text| literal(text, &mut random)).collect();
+        let written: Vec<String> = four.iter().map(|text| python_literal(text, &mut random)).collect();
         let problem = format!(
             "{{'question': {}, 'options': [{}, {}, {}, 'd'], 'answer': 'D'}}",
             written[0], written[1], written[2], written[3]
@@ -224,7 +225,7 @@ fn arbitrary_text_is_unchanged_in_requests() {
         }
         let task =
             task_with_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
-        let tokenized = TokenizedTask::new(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
+        let tokenized = TokenizedTask::new(task, &ByteEncoder, Bos::Tokenizer, 1000).unwrap();
         if !four[0].ends_with("  _  .") {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
             assert_eq!(tokenized.texts().next().unwrap().0, wanted);

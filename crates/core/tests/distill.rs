@@ -84,7 +84,7 @@ fn for_each_architecture(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) 
 }
 
 #[test]
-fn differentiable_tail_logits_match_the_engine() {
+fn differentiable_layers_give_the_logits_of_the_engine() {
     for_each_architecture(|name, decoder, tail, windows| {
         let batch = Batch::windows(windows.iter().take(1));
         let mut x = decoder.begin(&batch).unwrap();

@@ -458,7 +458,7 @@ fn longrope_answer_is_recomputed_past_the_original_context() {
 }
 
 #[test]
-fn cached_keys_of_another_rope_regime_are_rejected() {
+fn cached_keys_with_other_longrope_factors_are_rejected() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     for engine in engines(&folder) {
         let trie = Trie::new(&[Program::dense(engine.config().layers)]);

@@ -16,7 +16,7 @@ const KINDS: [&str; 4] = [":channel:", ":scalar:", "half-iterative:", "iterative
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
 
-/// Variant in the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
+/// Pruned model in the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
 /// `half-iterative:joint:DEPTH`.
 struct Variant<'a> {
     name: &'a str,

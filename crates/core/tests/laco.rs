@@ -12,7 +12,7 @@ use ghostlab_core::model::{CPU, Engine, Program};
 use ghostlab_core::recovery::merged_layers;
 use serde_json::{Value, json};
 
-/// Variant in the reference data, named `laco:C=COMBINE:T=THRESHOLD:FORM`.
+/// Pruned model in the reference data, named `laco:C=COMBINE:T=THRESHOLD:FORM`.
 struct Variant<'a> {
     name: &'a str,
     combine: usize,

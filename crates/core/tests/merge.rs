@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 /// Substrings that select the compared variants by name.
 const KINDS: [&str; 3] = ["):released", "):norms", "):paper"];
 
-/// Variant in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer FIRST.
+/// Pruned model in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer
+/// FIRST.
 struct Variant<'a> {
     name: &'a str,
     first: usize,

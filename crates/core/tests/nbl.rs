@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 /// Prefixes that select the compared variants by name.
 const KINDS: [&str; 3] = ["nbl:normed:", "nbl:stream:", "nbl-dropped:"];
 
-/// Variant in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers are
-/// removed without being replaced by maps.
+/// Pruned model in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers
+/// are removed without being replaced by maps. INPUT is what the maps read, and BOUND is what the error bounds are
+/// computed from. Both are `stream` or `normed`.
 struct Variant<'a> {
     name: &'a str,
     input: Option<&'a str>,
@@ -66,7 +67,7 @@ impl<'a> Setting<'a> {
         Self { world, engine, activations }
     }
 
-    fn what(&self, variant: &Variant<'_>) -> String {
+    fn label(&self, variant: &Variant<'_>) -> String {
         format!("{} {} {}", self.world.name, self.engine.id(), variant.name)
     }
 
@@ -83,7 +84,7 @@ impl<'a> Setting<'a> {
 
     /// Compares the selected attention sublayers and their bounds.
     fn compare_selection(&self, variant: &Variant<'_>, selection: &Selection) {
-        let what = self.what(variant);
+        let what = self.label(variant);
         let bounds = numbers(&self.world.numbers["nbl_bounds"][variant.bound]);
         assert_eq!(selection.removed, variant.cut(), "{what}: {:?}", selection.scores);
         for &(candidate, bound) in &selection.scores {

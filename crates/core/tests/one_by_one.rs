@@ -71,7 +71,7 @@ impl Case {
     }
 
     /// Returns the candidate that a selection of depth 1 removed, and its score.
-    fn single(&self, selection: &Selection) -> (usize, f64) {
+    fn removed_candidate(&self, selection: &Selection) -> (usize, f64) {
         *selection.scores.iter().find(|(candidate, _)| self.removal(*candidate) == selection.removed).unwrap()
     }
 }
@@ -100,7 +100,7 @@ impl World {
     }
 
     /// Selects candidates one by one. Returns them in removal order, with their scores.
-    fn iterative(&self, case: &Case, recovery: &dyn Recovery, depth: usize) -> Vec<(usize, f64)> {
+    fn select_iteratively(&self, case: &Case, recovery: &dyn Recovery, depth: usize) -> Vec<(usize, f64)> {
         let spec = case.spec(self.layers(), depth);
         let rule = case.rule(true);
         criterion::check(case.criterion, &*rule, &spec).unwrap();
@@ -109,8 +109,8 @@ impl World {
 
     /// Runs the plain criterion for one removal on the model that `program` describes. Returns the removed candidate
     /// and its score.
-    fn plain(&self, case: &Case, program: &Program, removed: Cut) -> (usize, f64) {
-        case.single(&plain_selection(&self.engine, &self.windows, case, program, removed))
+    fn remove_once(&self, case: &Case, program: &Program, removed: Cut) -> (usize, f64) {
+        case.removed_candidate(&plain_selection(&self.engine, &self.windows, case, program, removed))
     }
 }
 
@@ -173,10 +173,10 @@ fn iterative_selection_of_one_layer_matches_plain_selection() {
     let world = World::new();
     for case in cases() {
         let what = format!("{} {}", case.criterion, case.unit);
-        let dense = world.plain(&case, &Program::dense(world.layers()), Cut::default());
+        let dense = world.remove_once(&case, &Program::dense(world.layers()), Cut::default());
         for repair in ["none", case.repair] {
             let recovery = recovery(repair, json!({}));
-            assert_eq!(world.iterative(&case, &*recovery, 1), [dense], "{what} {repair}");
+            assert_eq!(world.select_iteratively(&case, &*recovery, 1), [dense], "{what} {repair}");
         }
     }
 }
@@ -188,7 +188,7 @@ fn second_removal_matches_plain_removal_on_pruned_program() {
         for repair in ["none", case.repair] {
             let what = format!("{} {} {repair}", case.criterion, case.unit);
             let recovery = recovery(repair, json!({}));
-            let found = world.iterative(&case, &*recovery, 2);
+            let found = world.select_iteratively(&case, &*recovery, 2);
             let removed = case.removal(found[0].0);
             let first = Selection::new(removed.clone(), vec![found[0]]);
             let mut pruned = world.shrinking(&*recovery);
@@ -203,7 +203,7 @@ fn second_removal_matches_plain_removal_on_pruned_program() {
                     "{what}: the program must contain a repair"
                 );
             }
-            assert_eq!(found[1], world.plain(&case, &program, removed), "{what}");
+            assert_eq!(found[1], world.remove_once(&case, &program, removed), "{what}");
         }
     }
 }
@@ -213,10 +213,11 @@ fn second_removal_matches_first_removal_on_smaller_backbone() {
     let world = World::new();
     for case in cases().into_iter().filter(|case| case.unit.is_layers()) {
         let none = recovery("none", json!({}));
-        let found = world.iterative(&case, &*none, 2);
+        let found = world.select_iteratively(&case, &*none, 2);
         let smaller = backbone_without(found[0].0);
         let dense = Program::dense(smaller.config().layers);
-        let (layer, score) = case.single(&plain_selection(&smaller, &world.windows, &case, &dense, Cut::default()));
+        let (layer, score) =
+            case.removed_candidate(&plain_selection(&smaller, &world.windows, &case, &dense, Cut::default()));
         let layer = if layer < found[0].0 { layer } else { layer + 1 };
         assert_eq!(found[1], (layer, score), "{}", case.criterion);
     }
@@ -236,7 +237,7 @@ fn removal_is_independent_of_the_activation_limit() {
             passes += 1;
             Ok(())
         });
-        assert_eq!(found.unwrap().scores, world.iterative(&case, &*none, 2), "{}", case.criterion);
+        assert_eq!(found.unwrap().scores, world.select_iteratively(&case, &*none, 2), "{}", case.criterion);
         // There are six passes for the first removal and five for the second. Each pass has one batch.
         assert_eq!(passes, 11, "{}", case.criterion);
     }

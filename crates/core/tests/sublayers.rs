@@ -88,9 +88,9 @@ fn real_backbone_with_removed_sublayers_matches_reference() {
     World::read("real").iter().for_each(compare_cuts);
 }
 
-/// Compares one variant from which attention sublayers and MLPs are removed, including its damage, in every float type.
+/// Compares a model without some attention sublayers and MLPs, including its difference from the dense model.
 #[test]
-fn sublayers_are_dropped_in_every_float_type() {
+fn removed_sublayers_match_the_reference_in_every_float_type() {
     let Some(world) = World::read(TINY_BACKBONES[0]) else { return };
     let (name, expected) = world.variants(&["half:joint:8"])[0];
     for engine in engines_of_all_types(&world.folder) {

@@ -1,4 +1,4 @@
-//! Checks that variants give the same results whether they are run together or on their own.
+//! Checks that pruned and repaired models give the same results whether they are run together or separately.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{engines, fixture};
@@ -69,7 +69,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
 }
 
 #[test]
-fn variants_run_together_match_separate_runs() {
+fn programs_run_together_match_separate_runs() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
         let programs = sample_programs(engines[0].config().layers, engines[0].config().hidden);

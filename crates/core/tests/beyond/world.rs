@@ -1,4 +1,5 @@
-//! Backbones in the reference data `beyond`, and comparisons of their variants with the expected values.
+//! Backbones in the reference data `beyond`, and comparisons of their variants (pruned and repaired models) with the
+//! expected values.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

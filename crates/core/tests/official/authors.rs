@@ -1,13 +1,13 @@
-//! Comparison with the repository of the paper's authors: windows, selections, operators and perplexities in 72
-//! settings, and the three deviations of that repository from the paper.
+//! Comparison with the repository of the Ghosted Layers authors: windows, selections, operators and perplexities in 72
+//! settings, and the three deviations of that repository from the Ghosted Layers paper.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::setting::{
-    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count, input,
-    layers, losses, pruned, spans, text, values,
+    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count,
+    input_path, layers, losses, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
 use crate::common::{assert_close, engines, flat, json, no_trials, numbers, python, relative_error, shared, tensors};
@@ -129,7 +129,7 @@ impl SettingGroup<'_> {
         if setting["criterion"].is_null() {
             return Program::dense(all);
         }
-        let removed = self.selected(engine, calibrated, id, setting);
+        let removed = self.compare_selection(engine, calibrated, id, setting);
         let method = build_recovery(setting);
         let one_block = build_criterion(setting).one_block(&prune_spec(engine, setting));
         let fitted = method
@@ -147,7 +147,13 @@ impl SettingGroup<'_> {
         pruned(all, &removed, &solved)
     }
 
-    fn selected(&self, engine: &dyn Engine, calibrated: &CalibrationResult, id: &str, setting: &Value) -> Vec<usize> {
+    fn compare_selection(
+        &self,
+        engine: &dyn Engine,
+        calibrated: &CalibrationResult,
+        id: &str,
+        setting: &Value,
+    ) -> Vec<usize> {
         let mut none = no_trials;
         let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
         let selection = build_criterion(setting).select(&prune_spec(engine, setting), &mut stats).unwrap();
@@ -214,7 +220,7 @@ fn tiny_backbones_match_the_official_code() {
     for name in ["llama", "qwen3", "olmo2"] {
         compare_settings(
             &format!("D-tiny-{name}."),
-            &input(&format!("data/tiny/{name}")),
+            &input_path(&format!("data/tiny/{name}")),
             PERPLEXITY_TOLERANCE,
             engines,
         );
@@ -223,7 +229,7 @@ fn tiny_backbones_match_the_official_code() {
 
 #[test]
 fn removed_layer_0_matches_the_official_code() {
-    compare_settings("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
+    compare_settings("E.", &input_path("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
 /// Loads only the CPU engine, because candle would take minutes.
@@ -235,7 +241,7 @@ fn load_cpu_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
 #[ignore = "slow: 33 variants of 14 million parameters"]
 fn english_backbone_matches_the_official_code() {
     for prefix in ["A.", "B."] {
-        compare_settings(prefix, &input("shared/real/backbone"), PERPLEXITY_TOLERANCE, load_cpu_engine);
+        compare_settings(prefix, &input_path("shared/real/backbone"), PERPLEXITY_TOLERANCE, load_cpu_engine);
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use super::setting::{
-    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count, input,
-    layers, losses, pairs_only, pruned, spans, text, values,
+    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count,
+    input_path, layers, losses, pairs_only, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
 use crate::common::{assert_close, flat, json, no_trials, numbers, relative_error, shared, tensors};
@@ -56,9 +56,9 @@ fn load_backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
     if !available(&[folder, text(calibration, "file")]) {
         return None;
     }
-    let tokenizer = Tokenizer::load(input(folder).join("tokenizer.json")).unwrap();
+    let tokenizer = Tokenizer::load(input_path(folder).join("tokenizer.json")).unwrap();
     let calibration = checked_calibration_windows(&tokenizer, calibration);
-    Some(Backbone { decoder: Decoder::load(&input(folder)).unwrap(), tokenizer, calibration })
+    Some(Backbone { decoder: Decoder::load(&input_path(folder)).unwrap(), tokenizer, calibration })
 }
 
 impl Backbone {
@@ -71,7 +71,7 @@ impl Backbone {
     }
 
     /// Runs a criterion. Returns the removed layers and the scores.
-    fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
+    fn run_criterion(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
         let options: Options = options.as_object().unwrap().clone();
         let rule = criterion::build(name, &options).unwrap();
         let cut = PruneSpec { backbone: "b", layers: self.layers(), depth, unit: DepthUnit::Layers };
@@ -118,7 +118,7 @@ fn perplexity_windows(
     let rule: WindowRule = if name == "c4" { WindowRule::C4 } else { name.parse().unwrap() };
     let length = count(setting, "ppl_length");
     let limit = count(&setting["limits"], name);
-    let rows = read_rows(input(file), None).unwrap();
+    let rows = read_rows(input_path(file), None).unwrap();
     Some(evaluation_windows(rule, &rows, tokenizer, length, Some(limit)).unwrap())
 }
 
@@ -128,7 +128,7 @@ fn linearpatch_matches_the_official_implementation() {
     for (id, setting) in others.settings["linearpatch"]["settings"].as_object().unwrap() {
         let Some(backbone) = load_backbone(text(setting, "backbone"), &setting["calibration"]) else { continue };
         let depth = count(setting, "depth");
-        let (removed, scores) = backbone.scores("llm-streamline", &json!({}), depth);
+        let (removed, scores) = backbone.run_criterion("llm-streamline", &json!({}), depth);
         assert_eq!(removed, layers(&setting["removed"]), "{id}");
         for ((start, score), cosine) in scores.iter().zip(numbers(&setting["mean_cosines"])) {
             assert_near(&format!("{id}: start {start}"), *score, cosine);
@@ -226,7 +226,7 @@ fn streamline_scores_match_the_official_repository() {
         for (start, (cosine, theirs)) in cosines.iter().zip(similarities).enumerate() {
             assert_near(&format!("start {start}"), 0.5 + 0.5 * cosine, theirs);
         }
-        let (removed, _) = backbone.scores("llm-streamline", &json!({"cosine": "token"}), depth);
+        let (removed, _) = backbone.run_criterion("llm-streamline", &json!({"cosine": "token"}), depth);
         assert_eq!(removed[0], count(&expected, "best"));
     }
 }
@@ -236,7 +236,7 @@ fn shortgpt_scores_match_the_official_repository() {
     let Some(others) = read_others() else { return };
     for (backbone, expected) in scored_backbones(&others, "shortgpt") {
         let options = json!({"cosine": "token", "last_layer": "allow"});
-        let (removed, scores) = backbone.scores("shortgpt", &options, count(&expected, "n"));
+        let (removed, scores) = backbone.run_criterion("shortgpt", &options, count(&expected, "n"));
         assert_eq!(removed, layers(&expected["pruned"]));
         let influences = numbers(&expected["block_influence"]);
         assert_eq!(scores.len(), influences.len());
@@ -252,7 +252,7 @@ fn cca_bounds_match_the_official_repository() {
     let expected = &others.settings["nbl"];
     let windows = &others.official[text(expected, "windows_of")]["calibration"];
     let Some(backbone) = load_backbone("data/tiny/llama", windows) else { return };
-    let (_, scores) = backbone.scores("cca", &json!({}), 1);
+    let (_, scores) = backbone.run_criterion("cca", &json!({}), 1);
     let bounds = numbers(&expected["bounds"]);
     assert_eq!(scores.len(), bounds.len());
     for ((layer, score), theirs) in scores.into_iter().zip(bounds) {

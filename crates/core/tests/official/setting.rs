@@ -18,7 +18,7 @@ use serde_json::Value;
 
 /// Resolves a path from the reference data, which is relative to the checkout, or to its parent folder if the path
 /// starts with `shared/`.
-pub(crate) fn input(path: &str) -> PathBuf {
+pub(crate) fn input_path(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
 }
@@ -46,7 +46,7 @@ fn parse_rule(value: &Value) -> WindowRule {
 
 /// Returns the calibration windows for a setting, and checks that their starts and ids match the reference data.
 pub(crate) fn checked_calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
-    let rows = read_rows(input(text(expected, "file")), None).unwrap();
+    let rows = read_rows(input_path(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
     let windows = calibration_windows(parse_rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
     if let Some(starts) = expected["starts"].as_array() {
@@ -60,7 +60,7 @@ pub(crate) fn checked_calibration_windows(tokenizer: &Tokenizer, expected: &Valu
 
 /// Returns the evaluation windows for a text, and checks that their number and ids match the reference data.
 pub(crate) fn checked_evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
-    let rows = read_rows(input(text(expected, "file")), None).unwrap();
+    let rows = read_rows(input_path(text(expected, "file")), None).unwrap();
     let rule = parse_rule(expected);
     let length = count(expected, "length");
     let all = evaluation_windows(rule, &rows, tokenizer, length, None).unwrap();
