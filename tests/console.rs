@@ -93,7 +93,7 @@ const SHORTENED_OUTPUTS: [(&str, &[&str]); 2] = [("schema", &["schema"]), ("comp
 /// Number of lines in the snapshot of a long output.
 const MAX_LINES: usize = 12;
 
-/// Commands that reproduce an artifact, in this order.
+/// Commands that reproduce a table, in this order.
 const REPRODUCE: [(&str, &[&str]); 4] = [
     ("reproduce_incomplete", &["reproduce", "table2", "--stored"]),
     ("reproduce", &["reproduce", "table2"]),

@@ -37,7 +37,7 @@ struct Setting {
     tasks: Vec<(&'static str, usize, PathBuf)>,
     /// Criteria, depths and recoveries of the grid.
     axes: &'static str,
-    /// Cell names, each with the name of the same variant in the reference.
+    /// Cell names, each with the name of the same pruned model in the reference.
     variants: &'static [(&'static str, &'static str)],
 }
 
@@ -170,7 +170,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
                 Some(name) => &expected["second_half"][name],
                 None => &expected[metric.name],
             };
-            // The reference has second-half metrics for only some of the variants.
+            // The reference has second-half metrics for only some of the pruned models.
             if let Some(expected) = expected.as_f64() {
                 assert_close(&what, found, expected, DAMAGE_TOLERANCE);
             }

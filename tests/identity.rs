@@ -20,7 +20,7 @@ use serde_json::Value;
 struct NamedMeasurement {
     identity: Identity,
     key: String,
-    /// Name of the scoring journal; `None` for a latency.
+    /// Name of the journal that stores scored chunks; `None` for a latency.
     journal: Option<String>,
     /// Name of the lease of the calibration pass.
     lease: String,
@@ -131,7 +131,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             let what = pair.what;
             let measure = &a.flat_settings();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
-            // The scoring journal for a text is shared by all variants of a backbone.
+            // The scoring journal for a text is shared by all cells of a backbone.
             assert_eq!(
                 one.journal != other.journal,
                 one.journal.is_some() && differs_in(a, b, &["model", "engine", "measure"]),

@@ -104,7 +104,7 @@ fn format_target(target: &EvalTarget) -> String {
     }
 }
 
-/// Formats the keys of a variant, as in `selection 0123…, operator 4567…, scores 89ab… cdef…`.
+/// Formats the keys of a planned cell, as in `selection 0123…, operator 4567…, scores 89ab… cdef…`.
 fn format_variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in variant.keys() {
@@ -191,7 +191,7 @@ fn name_work(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 }
 
 /// Methods added after the grid with all methods was pinned. They need a separate grid, because the key of a latency
-/// depends on all variants that are timed together.
+/// depends on all cells that are timed together.
 const NEWER_METHODS: [&str; 2] = ["lorp", "mean"];
 
 /// Methods that merge layers. They have a separate grid too.
@@ -280,7 +280,7 @@ fn write_grid_of_newer_methods(world: &World) {
     write_grid(world, &criteria, &recoveries);
 }
 
-/// Writes a grid that compares variants with the dense model.
+/// Writes a grid that compares pruned models with the dense model.
 fn write_grid_of_damage(world: &World) {
     world.write(
         "grid.yaml",

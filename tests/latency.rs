@@ -37,7 +37,8 @@ fn parse_number(text: &str) -> f64 {
     text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
-/// Time of one round of a variant whose operators are applied as full matrix products. `what` is `prefill` or `decode`.
+/// Time of one round of a variant (the model of a cell) whose operators are applied as full matrix products. `what` is
+/// `prefill` or `decode`.
 struct Pass {
     what: String,
     recovery: String,

@@ -156,7 +156,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Exports the winner of a search with 80 % of the parameters, and two variants without 7 of 30 layers. transformers
+/// Exports the winner of a search with 80 % of the parameters, and two models without 7 of 30 layers. transformers
 /// must load all three, generate text, and compute this program's logits.
 #[test]
 fn smollm2_search_winner_and_repairs_run_in_transformers() {

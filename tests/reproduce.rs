@@ -120,7 +120,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     rebuild();
-    // Results are out of date once the description of the artifact changes.
+    // Results are out of date once the description of the table changes.
     assert!(run_ok(&world, &mini).contains(up_to_date));
     world.write(
         "experiments/mini.yaml",

@@ -40,7 +40,7 @@ fn run_search(world: &World, more: &[&str]) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
 }
 
-/// Runs a command with a fault that kills it as soon as it scores a chunk. Returns whether it was killed.
+/// Runs a command with a fault that kills it as soon as it scores anything. Returns whether it was killed.
 fn scores_anything(world: &World, arguments: &[&str]) -> bool {
     let output = world.command(arguments).env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert!(matches!(output.status.code(), None | Some(0)), "{}", stderr(&output));
@@ -355,7 +355,7 @@ fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
     found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
 }
 
-/// Reads the distinct candidates in a recorded artifact for one backbone and depth, with their scores and programs.
+/// Reads the distinct candidates in a recorded table for one backbone and depth, with their scores and programs.
 fn read_known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));

@@ -67,7 +67,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Creates a world with a text that has forty chunks, and with a cluster profile.
+/// Creates a world with a text that is scored in forty chunks, and with a Slurm profile file.
 fn create_world() -> World {
     let world = World::new();
     let mut words = String::new();
@@ -91,7 +91,7 @@ struct SubmittedJobs {
     report: String,
 }
 
-/// Submits the world's grid. Each chunk is delayed by `delay_ms` milliseconds.
+/// Submits the world's grid. The scoring of each chunk is delayed by `delay_ms` milliseconds.
 fn submit(world: &World, workers: &str, delay_ms: u32, more: &[&str], sbatch: &[&str]) -> SubmittedJobs {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
@@ -369,7 +369,7 @@ fn result_table(path: &Path) -> Vec<u8> {
 fn full_disk_or_other_program_stops_a_worker_with_reason() {
     shared_cluster!();
     let world = create_world();
-    // Activations and journals are larger than the file size limit.
+    // Activations and journals (files of scored chunks) are larger than the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
     let submitted = submit(&world, "1", 0, &[], &[]);
     wait_for_job(&submitted.array);

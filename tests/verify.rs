@@ -129,7 +129,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
     assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
-    // A partial verification detects the alteration if and only if its sample contains the altered chunk.
+    // A partial verification detects the alteration if and only if its sample contains the altered chunk of documents.
     let mut codes = Vec::new();
     for seed in 0..6 {
         let seed = seed.to_string();

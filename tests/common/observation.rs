@@ -31,7 +31,7 @@ pub struct Observation {
     folder: String,
     /// Contents of `run.json`.
     record: Value,
-    /// Contents of `page.json`; `None` for an artifact with overrides, which the report page does not show.
+    /// Contents of `page.json`; `None` for a run with overrides, which the report page does not show.
     page: Option<Value>,
     /// Store keys in the output of `explain`, separated by spaces.
     explained: String,
@@ -234,7 +234,7 @@ pub fn observe(setting: &Setting, what: &str) -> Observation {
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain prints no key");
     run_command(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
-    // The page shows only artifacts that were run without overrides and on the machine's default engine.
+    // The page shows only tables that were computed without overrides and on the machine's default engine.
     let page = artifact.join("page.json");
     assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
     Observation {

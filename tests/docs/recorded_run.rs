@@ -31,7 +31,7 @@ fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// Records for one metric of an artifact.
+/// Records for one metric of a table.
 struct Numbers(Vec<Record>);
 
 impl Numbers {
@@ -133,7 +133,7 @@ fn row_name((criterion, recovery): &Method) -> String {
 /// Profile of the real model.
 const REAL_PROFILE: &str = "smollm2";
 
-/// Claims that the real model's artifacts can test, in plain words. Claims with the same wording share one list item.
+/// Claims that the real model's results can test, in plain words. Claims with the same wording share one list item.
 const PLAIN_CLAIMS: [(&str, &str); 16] = [
     ("abstract-accuracy", FIRST_IN_ACCURACY),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
@@ -179,7 +179,7 @@ fn format_settings_count(entry: &JudgedClaim<'_>) -> String {
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
 
-/// Evaluates the paper's claims on the recorded artifacts of the real model.
+/// Evaluates the paper's claims on the recorded results of the real model.
 fn judge_real_model(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL_PROFILE));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
@@ -300,7 +300,7 @@ fn format_perplexity_order(perplexity: &Numbers) -> String {
     text
 }
 
-/// Reads the recorded results of an artifact, if there are any.
+/// Reads the recorded results of a table, if there are any.
 fn read_recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults> {
     let folder = root.join("results").join(artifact).join(profile);
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())

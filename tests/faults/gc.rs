@@ -31,7 +31,7 @@ fn gc_keeps_objects_of_all_profiles_and_trials_of_a_grid() {
     world.run_ok(&["--profile", "two"]);
     world.run_ok(&["--profile", "two", "--set", "calibration.seed=1"]);
     // For SLEB, the scores of four trials that remove one layer and three that remove two are stored. Profile `one`
-    // adds the dense backbone and two variants. Profile `two` adds four variants, and another four with seed 1.
+    // adds the dense backbone and two pruned cells. Profile `two` adds four pruned cells, and another four with seed 1.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
@@ -50,7 +50,7 @@ fn gc_keeps_objects_of_all_profiles_and_trials_of_a_grid() {
     collect_garbage(&world, &["--profile", "one"]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3);
     collect_garbage(&world, &["--profile", "one", "--set", "depth=1"]);
-    // The scores of the second variant are deleted. Those of the trials are kept, because another depth may need them.
+    // The scores of the cell with depth 2 are deleted. Those of the trials are kept, because other depths may need them.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 2);
 }
 

@@ -236,7 +236,7 @@ fn every_sample_grid_conforms_to_the_schema() {
         for file in fs::read_dir(checkout_root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|ending| ending == "yaml") {
                 let text = fs::read_to_string(&file).unwrap();
-                // An artifact that lists built-in entries contains no grid.
+                // An experiment that lists built-in entries contains no grid.
                 if text.contains("\n  list: ") {
                     continue;
                 }

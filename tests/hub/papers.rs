@@ -18,7 +18,7 @@ fn set_layer_count(world: &World, layers: usize) {
     world.change_config("num_hidden_layers", layers.into());
 }
 
-/// Creates a table artifact with the profile `paper` and a backbone that is named after one of the paper's models.
+/// Creates the experiment `table3` with the profile `paper` and a backbone named after one of the paper's models.
 fn world_with_paper_backbone() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -123,7 +123,7 @@ fn every_experiment_entry_has_a_hub_location() {
             assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
         }
     }
-    // `all` skips artifacts that do not have the profile.
+    // `all` skips tables and figures that do not have the profile.
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();

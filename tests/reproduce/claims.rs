@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates artifacts on a backbone that is named after one of the paper's models. They are scored on windows of
+/// Creates experiments on a backbone that is named after one of the paper's models. They are scored on windows of
 /// `length` tokens (2048 in the paper). The weights are random, so they do not give the paper's numbers.
 fn world_with_paper_settings(length: usize) -> World {
     let world = experiments("llama-3-8b");
@@ -16,7 +16,7 @@ fn world_with_paper_settings(length: usize) -> World {
     );
     let artifact =
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
-    // Use the name of one of the paper's artifacts.
+    // Use the name of one of the paper's tables.
     world.write("experiments/table3.yaml", artifact);
     world
 }
@@ -121,7 +121,7 @@ fn claim_joins_only_runs_with_equal_settings_and_inputs() {
         verdict_text(&output),
         "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN"
     );
-    // The verdict on the claim is unknown, because the artifact has no accuracies.
+    // The verdict on the claim is unknown, because the table has no accuracies.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = verdict_text(&run_ok(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");

@@ -31,7 +31,7 @@ fn recorded_races_have_labels_and_are_unchanged() {
     assert!(output.contains("races: recorded") && output.contains("1 of 4"), "{output}");
     let recorded = read_record_files(&world, "results");
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
-    // The best row of the other artifact is one of the two cells in the race. It is identified by its label.
+    // The best row of the other table is one of the two cells in the race. It is identified by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
     let full_table = read_rows(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();

@@ -1,4 +1,4 @@
-//! Tests for the report page that covers all artifacts.
+//! Tests for the report page that covers all tables and figures.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn reproduce_all_writes_lists_tables_figures_and_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
-    // Lists, such as `methods`, are artifacts too.
+    // Lists, such as `methods`, are on the page too.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
     assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "wrong rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
@@ -26,7 +26,7 @@ fn reproduce_all_skips_artifacts_without_the_profile() {
     assert!(output.contains("skipped artifacts without profile `other`: figure1\n"), "{output}");
     assert!(!output.contains("failed artifacts") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
-    // An explicitly named artifact without the profile is an error, and so is an unknown profile.
+    // An explicitly named figure without the profile is an error, and so is an unknown profile.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
         assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::common::world::read_csv;
 
-/// Creates experiments with the artifact `figure2`, which consists of `part` and a grid that removes attention
+/// Creates experiments in which `figure2` consists of `part` (a figure or a table) and a grid that removes attention
 /// sublayers.
 fn experiments_without_attention_sublayers(part: &str) -> World {
     let world = experiments("mine");

@@ -40,7 +40,7 @@ fn worker_rejects_other_program_or_inputs_with_reason() {
     assert_worker_rejected(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
-/// Creates a world that contains the table artifact `mini`.
+/// Creates a world that contains the table `mini` as an experiment.
 fn world_with_artifact() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {

@@ -18,8 +18,8 @@ use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
 use world::{OPERATOR_TOLERANCE, PERPLEXITY_TOLERANCE, SCORE_TOLERANCE, World};
 
-/// Suffix of variants whose RMSNorm weight is multiplied into the operator matrix. Their results equal those of
-/// `normed-bias`.
+/// Suffix of variants (repaired models) whose RMSNorm weight is multiplied into the operator matrix. Their results
+/// equal those of `normed-bias`.
 const UNIT_NORM_SUFFIX: &str = ":unit-normed-bias";
 
 impl World {
