@@ -50,7 +50,7 @@ fn gc_keeps_objects_of_all_profiles_and_trials_of_a_grid() {
     collect_garbage(&world, &["--profile", "one"]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3);
     collect_garbage(&world, &["--profile", "one", "--set", "depth=1"]);
-    // The scores of the cell with depth 2 are deleted. Those of the trials are kept, because other depths may need them.
+    // The scores of the cell with depth 2 are deleted. Those of the trials are kept for other depths.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 2);
 }
 
