@@ -18,6 +18,7 @@ pub struct PruneCase<'a> {
     pub sequences: usize,
     /// Number of calibration sequences on which operators are fitted.
     pub operator_sequences: usize,
+    /// Whether the criterion removes one block of consecutive layers.
     pub one_block: bool,
     /// Removed layers, or `None` if they are not yet known.
     pub removed: Option<&'a [usize]>,

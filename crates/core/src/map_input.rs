@@ -1,4 +1,4 @@
-//! Input of an affine repair map, an option that several methods share.
+//! Option of several methods that selects the input of their affine repair map.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

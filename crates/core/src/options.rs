@@ -25,7 +25,7 @@ pub type Options = Map<String, Value>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
     pub name: &'static str,
-    /// Label in the paper, or the method's name if the paper does not include it.
+    /// Label in the Ghosted Layers paper, or the method's name if that paper does not include it.
     pub label: &'static str,
     /// Style in figures. If it is `None`, the figure chooses a style.
     pub style: Option<Style>,
@@ -261,11 +261,11 @@ pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
 /// Returns the registry entry with this name.
 ///
 /// # Errors
-/// Fails if the name is unknown. The message lists the known names and suggests the closest match.
-pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [RegistryEntry<M>]) -> Result<&'a RegistryEntry<M>> {
+/// Fails if the name is unknown. The message contains `noun`, lists the known names and suggests the closest match.
+pub fn lookup<'a, M: ?Sized>(noun: &str, name: &str, entries: &'a [RegistryEntry<M>]) -> Result<&'a RegistryEntry<M>> {
     entries.iter().find(|entry| entry.appearance.name == name).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.appearance.name);
-        Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
+        Error::bad_input(format!("unknown {noun} `{name}`")).none_of(name, names)
     })
 }
 

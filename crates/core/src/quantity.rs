@@ -15,7 +15,7 @@ use serde::Deserialize;
 /// fits in a `u64`.
 pub const MAX: usize = 1 << 30;
 /// Maximum number of tokens drawn for calibration or training. A pass over this many tokens would take months. The
-/// paper uses at most 10,240,000 tokens.
+/// Ghosted Layers paper uses at most 10,240,000 tokens.
 pub const MAX_TOKENS: usize = 1 << 32;
 /// Maximum number of times that a failed job is retried.
 pub const MAX_RETRIES: u32 = 1000;

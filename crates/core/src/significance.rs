@@ -1,4 +1,5 @@
-//! Significance tests for differences between variants: exact tests for counts, and a paired bootstrap for losses.
+//! Significance tests for differences between pruned variants of a model: exact tests for counts, and a paired
+//! bootstrap for losses.
 //!
 //! Two variants answer the same questions and are scored on the same windows. The tests use the paired differences
 //! instead of the uncertainty of each mean.
@@ -82,7 +83,7 @@ pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f6
         .map(|group| group_weight(group) * (count_to_f64(group.only_a) - count_to_f64(group.only_b)))
         .sum::<f64>()
         .abs();
-    let outcomes = groups.iter().try_fold(1_u64, |all, group| all.checked_mul(group.only_a + group.only_b + 1));
+    let outcomes = groups.iter().try_fold(1_u64, |product, group| product.checked_mul(group.only_a + group.only_b + 1));
     if outcomes.is_some_and(|outcomes| outcomes <= MAX_ENUMERATED_OUTCOMES) {
         return tail_probability(&groups, 0.0, 1.0, &group_weight, &|difference| is_as_extreme(difference, observed))
             .min(1.0);

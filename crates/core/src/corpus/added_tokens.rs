@@ -114,7 +114,7 @@ fn read_json(file: &Path) -> Result<Value> {
 /// there are no such tokens.
 ///
 /// # Errors
-/// Fails if a file cannot be read.
+/// Fails if a file cannot be read or a neighboring file is not JSON.
 pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     if is_gguf(tokenizer) || files_beside(tokenizer).is_empty() {
         return Ok(None);
@@ -142,11 +142,11 @@ pub(super) fn added_token_id(tokenizer: &Path, content: &str) -> Result<Option<u
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
-/// Merges the tokens from neighboring files into the `tokenizer.json` in `bytes`. Skips tokens whose id would exceed an
-/// embedding with `rows` rows. Returns the merged file and the texts of the new tokens.
+/// Merges the tokens from neighboring files into the `tokenizer.json` in `bytes`. Skips new tokens whose id would
+/// exceed an embedding with `rows` rows. Returns the merged file and the texts of the new tokens.
 ///
 /// # Errors
-/// Fails if a file cannot be read.
+/// Fails if a neighboring file cannot be read or is not JSON.
 pub(super) fn merge_companion_tokens(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if files_beside(tokenizer).is_empty() {
         return Ok((bytes, Vec::new()));

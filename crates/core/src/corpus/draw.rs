@@ -8,7 +8,9 @@ use crate::error::{Error, Result};
 
 /// Random number generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
 ///
-/// The reference code uses these calls to draw its calibration windows, so a seed must select the same windows here.
+/// The reference code of the Ghosted Layers paper draws its calibration windows with these calls, so a seed must select
+/// the same windows here.
+///
 /// Source: CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
 /// (`randint`, `_randbelow_with_getrandbits`), unchanged since Python 3.2.
 #[derive(Debug, Clone)]

@@ -2,7 +2,8 @@
 //!
 //! [`read_rows`] reads the rows of a corpus file and [`Tokenizer`] tokenizes them. [`calibration_windows`] and
 //! [`evaluation_windows`] cut the windows on which a backbone is calibrated or evaluated. Random numbers match
-//! CPython's ([`PythonRandom`]), so a seed selects the same windows as in the paper's reference code.
+//! CPython's ([`PythonRandom`]), so a seed selects the same windows as in the reference code of the Ghosted Layers
+//! paper.
 //!
 //! ```
 //! // `random.Random(0).random()` in Python.

@@ -1,7 +1,8 @@
 //! Windows from a corpus that is too large to load. Each sufficiently long row in a shuffled stream yields one window.
 //!
 //! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
-//! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
+//! C4 loader of the Ghosted Layers paper uses. It shuffles the shards (files of the corpus) and passes their rows
+//! through a shuffle buffer.
 
 use std::collections::VecDeque;
 
@@ -49,11 +50,13 @@ impl ShardOrder {
             .collect()
     }
 
-    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order in which they
-    /// are opened.
-    pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
+    /// Returns the shards that are opened if each group reads only its first `per_group` shards, in the order in which
+    /// they are opened.
+    pub fn opened_shards(self, shards: usize, seed: u64, per_group: usize) -> Vec<usize> {
         let groups = self.group_shards(shards, seed);
-        (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
+        (0..per_group)
+            .flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied()))
+            .collect()
     }
 }
 
@@ -276,14 +279,14 @@ mod tests {
 
     const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
 
-    /// Returns the words of a row as the README of the reference data defines them.
-    fn words(shard: usize, row: usize) -> Vec<usize> {
+    /// Returns the word ids of a row, as the README of the reference data defines them.
+    fn word_ids(shard: usize, row: usize) -> Vec<usize> {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
 
     /// Returns all rows in shuffled order, as `shard/row` strings.
     fn order_rows(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
-        let open = |shard: usize| open_counted(shard, rows);
+        let open = |shard: usize| open_numbered_rows(shard, rows);
         let mut shuffled = ShuffledRows::new(&Shards { count, order, open: &open }, seed, buffer);
         let mut all = Vec::new();
         while let Some((shard, name)) = shuffled.next().unwrap() {
@@ -293,11 +296,11 @@ mod tests {
         all
     }
 
-    fn open_counted(shard: usize, rows: usize) -> Result<Rows<'static>> {
+    fn open_numbered_rows(shard: usize, rows: usize) -> Result<Rows<'static>> {
         Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}")))))
     }
 
-    fn texts(value: &Value) -> Vec<&str> {
+    fn parse_strings(value: &Value) -> Vec<&str> {
         value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
     }
 
@@ -321,8 +324,8 @@ mod tests {
                 let numbers: Vec<u64> =
                     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
                 let all = order_rows(shard_order, (8, 3000), numbers[0], numbers[1] as usize);
-                assert_eq!(all[..40], texts(&expected["first"]), "{shard_order:?} {name}");
-                assert_eq!(all[all.len() - 10..], texts(&expected["last"]), "{shard_order:?} {name}");
+                assert_eq!(all[..40], parse_strings(&expected["first"]), "{shard_order:?} {name}");
+                assert_eq!(all[all.len() - 10..], parse_strings(&expected["last"]), "{shard_order:?} {name}");
                 let hash = sha256::of_bytes(all.join("\n"));
                 assert_eq!(expected["sha256_of_all_joined_by_newline"], hash, "{shard_order:?} {name}");
             }
@@ -362,7 +365,7 @@ mod tests {
 
     fn open_letters(shard: usize) -> Result<Rows<'static>> {
         Ok(Box::new((0..3000).map(move |row| {
-            Ok(words(shard, row)
+            Ok(word_ids(shard, row)
                 .into_iter()
                 .skip(1)
                 .map(|word| char::from(b'a' + word as u8).to_string())

@@ -88,7 +88,7 @@ pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: Tex
     if all.is_empty() { Err(CORPUS_FILES.empty_error(path)) } else { Ok(all) }
 }
 
-/// Iterator over rows of text. Callers stop at the first error.
+/// Iterator over rows of text. Callers must stop at the first error.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 
 /// Iterates over the rows of a corpus file. JSON rows are read lazily.

@@ -1,14 +1,14 @@
-//! Text of a JSON row. The other columns are checked for valid syntax but not kept in memory.
+//! Deserializer for the text columns of a JSON row. Other columns are checked for valid syntax but not kept in memory.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Requested columns of a row. If the row is a string instead of an object, only `text` is set.
+/// JSON row or column value: the requested columns of an object, or the text of a string. Other values are discarded.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TextRow {
     pub(super) columns: Vec<(String, TextRow)>,
-    /// The value itself, if it is a string. Any other value is discarded.
+    /// Text of the value, or `None` if it is not a string.
     pub(super) text: Option<String>,
 }
 
@@ -96,7 +96,7 @@ mod tests {
         TextRowSeed(&["text", "sentence"]).deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap()
     }
 
-    fn text(text: &str) -> TextRow {
+    fn text_row(text: &str) -> TextRow {
         TextRow { text: Some(text.to_owned()), ..TextRow::default() }
     }
 
@@ -104,8 +104,8 @@ mod tests {
     fn only_requested_columns_are_kept() {
         let mut row = read(r#"{"x": [1, {"text": 2}], "sentence": "é", "text": "a", "text": "b", "y": 1e999}"#);
         assert_eq!(row.columns.len(), 2);
-        assert_eq!(row.take_column(&["text", "sentence"]), Some(("text".into(), text("b"))));
-        assert_eq!(row.take_column(&["sentence"]), Some(("sentence".into(), text("é"))));
+        assert_eq!(row.take_column(&["text", "sentence"]), Some(("text".into(), text_row("b"))));
+        assert_eq!(row.take_column(&["sentence"]), Some(("sentence".into(), text_row("é"))));
         assert_eq!(row.take_column(&["sentence"]), None);
     }
 

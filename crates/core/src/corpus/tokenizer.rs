@@ -37,7 +37,7 @@ impl Tokenizer {
     /// Fails if the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let (bytes, added_tokens) = read_description(path, usize::MAX)?;
+        let (bytes, added_tokens) = read_tokenizer_json(path, usize::MAX)?;
         let file: Value =
             serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer_error(error.to_string(), path))?;
         if let Some(problem) = tokenizer_file::find_problem(&file) {
@@ -79,7 +79,8 @@ impl Tokenizer {
     /// Encodes a text, with special tokens.
     ///
     /// # Errors
-    /// Fails if the tokenizer has no token for a part of the text.
+    /// Fails if the tokenizer panics, has no token for a part of the text, or returns implausibly many tokens or an id
+    /// outside the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_with(text, true)
     }
@@ -87,7 +88,7 @@ impl Tokenizer {
     /// Encodes a text, with or without the special tokens of the post-processor.
     ///
     /// # Errors
-    /// Fails if the tokenizer has no token for a part of the text.
+    /// See [`encode`](Self::encode).
     pub fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         // `encode_fast` gives the same ids but skips the offsets.
         self.encode_checked(text, || self.inner.encode_fast(text, add_special))
@@ -184,7 +185,7 @@ fn malformed_tokenizer_error(found: String, path: &Path) -> Error {
 /// # Errors
 /// Fails if a file cannot be read or a GGUF tokenizer is of an unsupported type.
 pub fn tokenizer_json(path: &Path, rows: usize) -> Result<Vec<u8>> {
-    read_description(path, rows).map(|(bytes, _)| bytes)
+    read_tokenizer_json(path, rows).map(|(bytes, _)| bytes)
 }
 
 /// Returns the id of a token. Avoids loading the tokenizer if the file lists the token as an added token.
@@ -199,7 +200,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
 }
 
 /// Like [`tokenizer_json`], but also returns the texts of the tokens that only neighboring files add.
-fn read_description(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
+fn read_tokenizer_json(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::tokenizer_from_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
     }
@@ -329,9 +330,9 @@ mod tests {
             "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
     }
 
-    fn sample_with(part: &str, value: Value) -> Result<Tokenizer> {
+    fn sample_with(key: &str, value: Value) -> Result<Tokenizer> {
         let mut description = sample::description();
-        description[part] = value;
+        description[key] = value;
         sample::load(&description)
     }
 

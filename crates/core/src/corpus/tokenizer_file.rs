@@ -27,44 +27,47 @@ pub(super) fn find_problem(file: &Value) -> Option<String> {
     if let Some(id) = added.map(|token| &token["id"]).find(|id| exceeds_max_id(id)) {
         return Some(format!("the id {id} of an added token"));
     }
-    let parts = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
+    let components = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
     let mut growth = 1;
-    parts.iter().find_map(|part| find_setting_problem(part, file.get(*part)?, &mut growth))
+    components.iter().find_map(|component| find_setting_problem(component, file.get(*component)?, &mut growth))
 }
 
 fn exceeds_max_id(id: &Value) -> bool {
     id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
-/// Recursively checks the settings of one component of the tokenizer.
-fn find_setting_problem(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
+/// Recursively checks the settings of one component of the tokenizer. Multiplies `growth` by the factor by which each
+/// replacement may lengthen a text.
+fn find_setting_problem(component: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
-        Value::Object(map) => find_object_problem(part, map, growth)
-            .or_else(|| map.iter().find_map(|(key, value)| find_nested_problem(part, key, value, growth))),
-        Value::Array(list) if list.len() > MAX_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
-        Value::Array(list) => list.iter().find_map(|value| find_setting_problem(part, value, growth)),
+        Value::Object(map) => find_object_problem(component, map, growth)
+            .or_else(|| map.iter().find_map(|(key, value)| find_nested_problem(component, key, value, growth))),
+        Value::Array(list) if list.len() > MAX_ENTRIES => {
+            Some(format!("a list of {} entries in {component}", list.len()))
+        }
+        Value::Array(list) => list.iter().find_map(|value| find_setting_problem(component, value, growth)),
         Value::Number(number)
-            if part == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MAX_IDS as f64) =>
+            if component == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MAX_IDS as f64) =>
         {
-            Some(format!("the number {number} in {part}"))
+            Some(format!("the number {number} in {component}"))
         }
         Value::String(text) if text.len() > MAX_STRING_BYTES => {
-            Some(format!("a string of {} bytes in {part}", text.len()))
+            Some(format!("a string of {} bytes in {component}", text.len()))
         }
         _ => None,
     }
 }
 
-fn find_nested_problem(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
+fn find_nested_problem(component: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match (key, value.as_str()) {
         ("precompiled_charsmap", Some(map)) => find_charsmap_problem(map),
-        _ => find_setting_problem(part, value, growth),
+        _ => find_setting_problem(component, value, growth),
     }
 }
 
-fn find_object_problem(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<String> {
+fn find_object_problem(component: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<String> {
     match map.get("type").and_then(Value::as_str) {
-        Some("Replace" | "Prepend") if part == "normalizer" => {
+        Some("Replace" | "Prepend") if component == "normalizer" => {
             let texts = ["content", "prepend"].iter().filter_map(|key| map.get(*key)?.as_str());
             *growth = growth.saturating_mul(texts.map(|text| text.chars().count()).sum::<usize>().max(1));
             (*growth > MAX_TEXT_GROWTH).then(|| format!("replacements that make a text {growth} times longer"))
@@ -93,7 +96,8 @@ fn find_object_problem(part: &str, map: &Map<String, Value>, growth: &mut usize)
     }
 }
 
-/// Checks the trie size that is declared at the start of the charsmap. The library would allocate up to 8 GB for it.
+/// Checks the trie size that is declared at the start of a base64-encoded SentencePiece normalization map. The library
+/// would allocate up to 8 GB for it.
 fn find_charsmap_problem(text: &str) -> Option<String> {
     // Decode base64: six bits per character.
     let bits = text.bytes().take(6).filter_map(base64_digit).fold(0u64, |bits, digit| bits << 6 | u64::from(digit));
@@ -136,7 +140,7 @@ mod tests {
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
-        for (part, value, words) in [
+        for (component, value, words) in [
             (
                 "normalizer",
                 json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
@@ -156,9 +160,9 @@ mod tests {
             ("model", json!({"type": "WordLevel", "vocab": {"a": u32::MAX}, "unk_token": "a"}), "the vocabulary"),
         ] {
             let mut description = sample::description();
-            description[part] = value;
+            description[component] = value;
             let found = find_problem(&description).unwrap_or_default();
-            assert!(found.contains(words), "{part}: {found}");
+            assert!(found.contains(words), "{component}: {found}");
         }
     }
 

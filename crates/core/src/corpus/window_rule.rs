@@ -1,4 +1,4 @@
-//! Rules for cutting windows from a corpus, taken from the paper's reference code.
+//! Rules for cutting windows from a corpus, taken from the reference code of the Ghosted Layers paper.
 
 use std::str::FromStr;
 
@@ -90,8 +90,8 @@ pub fn calibration_windows(
         return with_one_shard(rows, |shards| streamed_calibration_windows(shards, tokenizer, sequences, length, seed));
     }
     if rule == WindowRule::C4 {
-        let part = nine_tenths(rows.len());
-        return Documents::new(&rows[..part], tokenizer, length).draw_windows(sequences, &mut random);
+        let drawable = nine_tenths(rows.len());
+        return Documents::new(&rows[..drawable], tokenizer, length).draw_windows(sequences, &mut random);
     }
 
     let (ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Returns rows that form 101 tokens when joined: BOS and 100 words.
-    fn hundred_texts() -> Vec<String> {
+    fn hundred_words() -> Vec<String> {
         vec![words(0, 30), String::new(), words(30, 70)]
     }
 
@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn windows_of_joined_texts_match_python_reference() {
         let tokenizer = sample::words();
-        let wikitext = calibration_windows(WindowRule::Wikitext2, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        let wikitext = calibration_windows(WindowRule::Wikitext2, &hundred_words(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(start_tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
         assert_eq!((wikitext.corpus_tokens, wikitext.count(), wikitext.ids.len()), (101, 6, 48));
-        let all = tokenizer.encode(&hundred_texts().join("\n\n")).unwrap();
+        let all = tokenizer.encode(&hundred_words().join("\n\n")).unwrap();
         assert!(wikitext.iter().zip(&wikitext.starts).all(|(ids, start)| ids == &all[start.token..start.token + 8]));
         assert_eq!(wikitext.window(4), &all[3..11]);
-        let ptb = calibration_windows(WindowRule::Ptb, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        let ptb = calibration_windows(WindowRule::Ptb, &hundred_words(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(start_tokens(&ptb), [79, 32, 45, 88, 83, 67]);
     }
 
@@ -306,11 +306,11 @@ mod tests {
     fn evaluation_drops_the_incomplete_last_window() {
         let tokenizer = sample::words();
         for rule in [WindowRule::Wikitext2, WindowRule::Ptb] {
-            let windows = evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, None).unwrap();
+            let windows = evaluation_windows(rule, &hundred_words(), &tokenizer, 25, None).unwrap();
             assert_eq!(start_tokens(&windows), [0, 25, 50, 75]);
             assert_eq!((windows.ids.len(), windows.corpus_tokens), (100, 101));
-            assert_eq!(evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, Some(9)).unwrap(), windows);
-            let two = evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, Some(2)).unwrap();
+            assert_eq!(evaluation_windows(rule, &hundred_words(), &tokenizer, 25, Some(9)).unwrap(), windows);
+            let two = evaluation_windows(rule, &hundred_words(), &tokenizer, 25, Some(2)).unwrap();
             assert_eq!((two.count(), two.ids.len(), two.corpus_tokens), (2, 50, 101));
         }
     }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 pub struct Start {
     /// Index of the document (row), or 0 if all rows are joined into one text.
     pub document: usize,
+    /// Index of the window's first token in the document.
     pub token: usize,
 }
 
@@ -77,7 +78,7 @@ pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
 
 /// Documents that are tokenized when they are first drawn.
 ///
-/// A C4 shard has 356,317 documents, but a run draws only a few hundred of them.
+/// A C4 shard has 356,317 documents, but calibration and evaluation draw only a few hundred of them.
 pub(super) struct Documents<'a> {
     rows: &'a [String],
     tokenizer: &'a Tokenizer,

@@ -21,13 +21,13 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
     let tokens = file
         .texts(key)?
         .filter(|tokens_found| !tokens_found.is_empty())
-        .ok_or_else(|| missing_entry_error(key, "a list of tokens", file))?;
+        .ok_or_else(|| invalid_entry_error(key, "a list of tokens", file))?;
     let key = "tokenizer.ggml.token_type";
     let token_types = match file.numbers(key)? {
         Some(token_types) if token_types.len() == tokens.len() => {
             token_types.into_iter().map(|token_type| token_type as u32).collect()
         }
-        Some(_) => return Err(missing_entry_error(key, &format!("a list of {} token types", tokens.len()), file)),
+        Some(_) => return Err(invalid_entry_error(key, &format!("a list of {} token types", tokens.len()), file)),
         None => vec![NORMAL; tokens.len()],
     };
     let vocabulary = GgufVocabulary { file, tokens, token_types };
@@ -38,29 +38,29 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
             let name = file.text(pre)?;
             let splitter = SPLITTERS.iter().find(|splitter| name.is_some_and(|name| splitter.names.contains(&name)));
             let splitter = splitter.ok_or_else(|| {
-                missing_entry_error(
+                invalid_entry_error(
                     pre,
                     &(SPLITTERS.iter().flat_map(|splitter| splitter.names).copied().collect::<Vec<_>>().join(", ")),
                     file,
                 )
             })?;
             let key = "tokenizer.ggml.merges";
-            let merges = file.texts(key)?.ok_or_else(|| missing_entry_error(key, "a list of merges", file))?;
+            let merges = file.texts(key)?.ok_or_else(|| invalid_entry_error(key, "a list of merges", file))?;
             vocabulary.build_byte_level(splitter, &merges)
         }
         Some("llama") => {
             let key = "tokenizer.ggml.scores";
             let scores = file.numbers(key)?.filter(|numbers| numbers.len() == vocabulary.tokens.len());
             let scores = scores.ok_or_else(|| {
-                missing_entry_error(key, &format!("a list of {} scores", vocabulary.tokens.len()), file)
+                invalid_entry_error(key, &format!("a list of {} scores", vocabulary.tokens.len()), file)
             })?;
             vocabulary.build_sentence_piece(&scores)
         }
-        _ => Err(missing_entry_error(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
+        _ => Err(invalid_entry_error(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
     }
 }
 
-fn missing_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
+fn invalid_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
     Error::bad_input("cannot read the tokenizer of a GGUF file")
         .at(file.location(key))
         .expected(expected)

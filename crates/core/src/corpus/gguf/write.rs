@@ -156,7 +156,7 @@ impl TokenTable {
     }
 
     /// Assigns SentencePiece scores that are higher for earlier merges. llama.cpp has no list of merges: it merges any
-    /// two pieces that form a token, in the order of these scores.
+    /// two pieces that form a token, in the order of these scores. Fails if that implies other merges than listed.
     fn compute_scores(&self, merges: &[(String, String)]) -> Result<Vec<f64>> {
         let mut ranks: HashMap<String, usize> = HashMap::new();
         for (rank, (left, right)) in merges.iter().enumerate() {
