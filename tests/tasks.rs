@@ -279,9 +279,9 @@ fn results_file_matches_the_harness_exactly() {
         assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "boolq must have one unanswered document");
         assert!(results.iter().all(|result| result.non_finite == 0));
         assert_eq!(results[8].truncated, 4, "wrong number of truncated requests of race");
-        let columns: f64 = results.iter().map(|result| result.column().value).sum();
+        let columns: f64 = results.iter().map(|result| result.paper_accuracy().value).sum();
         assert_eq!(average(&results).unwrap().value, columns / 9.0);
-        assert_eq!(results[0].column(), results[0].measure(AccuracyKind::AccNorm));
+        assert_eq!(results[0].paper_accuracy(), results[0].measure(AccuracyKind::AccNorm));
     }
 }
 

@@ -136,7 +136,13 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
             "max_score": 1.0,
         });
         details["task_version"] = json!(result.task.version.to_string());
-        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
+        let score = score(
+            result.paper_accuracy().value,
+            result.paper_accuracy().stderr,
+            "analytic",
+            result.effective,
+            &details,
+        );
         let data = source_data(result.task.name, hub_repository(source.as_ref()), *generated, Some(result.effective));
         return vec![evaluation_result(&scores.label, result.task.name, &data, &config, &score)];
     }
@@ -227,7 +233,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Sc
         env!("CARGO_PKG_VERSION"),
         result.cell
     );
-    let value = 100.0 * task_result.column().value;
+    let value = 100.0 * task_result.paper_accuracy().value;
     Some(format!(
         "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
         text(&repository),

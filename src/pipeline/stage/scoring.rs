@@ -175,7 +175,7 @@ fn reported_value(
         (EvalTarget::Windows(text), _) => scores::window_scores(values()?, text)?.0.perplexity(),
         (EvalTarget::Task(_), None) => return Ok(None),
         (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => {
-            100.0 * evaluate_answers(&values()?, solutions)?.result.column().value
+            100.0 * evaluate_answers(&values()?, solutions)?.result.paper_accuracy().value
         }
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = run.grid.task(task).definition()?;

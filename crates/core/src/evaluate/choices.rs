@@ -3,7 +3,7 @@
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
 //! choices. Choices of a document with equal inputs are merged, so their results are identical. Only rows that score a
-//! continuation go through the head. Choices in different length regimes ([`Config::length_regime`]) share no prefix,
+//! continuation go through the output head. Choices in different length regimes ([`Config::length_regime`]) share no prefix,
 //! because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
@@ -156,7 +156,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 target_choices.push(choice);
             }
         }
-        let values = Box::new(move |predictions: &[Prediction]| {
+        let extract_values = Box::new(move |predictions: &[Prediction]| {
             let mut values = [0.0, 1.0].repeat(choices);
             for (choice, prediction) in target_choices.iter().zip(predictions) {
                 values[2 * choice] += f64::from(prediction.log_probability);
@@ -166,7 +166,7 @@ impl<'a> MultipleChoiceEval<'a> {
             }
             values
         });
-        EvalPart { batch, values }
+        EvalPart { batch, extract_values }
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_fit_the_budget_and_cover_every_document_once() {
+    fn longest_documents_are_batched_first_up_to_the_budget() {
         let config = config("llama-gqa");
         let ids = [7; 100];
         let lengths = [5, 60, 7, 30, 30, 1];

@@ -100,8 +100,8 @@ impl Damages {
         let mut damages = Self::default();
         for window in windows {
             damages.losses.windows.push(window[0]);
-            damages.all.push(std::array::from_fn(|measure| window[1 + measure]));
-            damages.second_half.push(std::array::from_fn(|measure| window[1 + METRIC_COUNT + measure]));
+            damages.all.push(std::array::from_fn(|metric| window[1 + metric]));
+            damages.second_half.push(std::array::from_fn(|metric| window[1 + METRIC_COUNT + metric]));
         }
         rest.is_empty().then_some(damages)
     }
@@ -182,7 +182,7 @@ impl EvalSet for DamageEval<'_> {
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let windows = self.windows.windows;
-        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.windows.members(chunk).collect()).collect();
+        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.windows.window_range(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
         run_in_parts(
             engine,
@@ -192,7 +192,10 @@ impl EvalSet for DamageEval<'_> {
             seconds,
             |members| {
                 let batch = Batch::windows(members.iter().map(|&index| windows.window(index)));
-                EvalPart { batch, values: Box::new(|predictions| compute_window_values(predictions, windows.length)) }
+                EvalPart {
+                    batch,
+                    extract_values: Box::new(|predictions| compute_window_values(predictions, windows.length)),
+                }
             },
         )
     }

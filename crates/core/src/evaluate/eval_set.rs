@@ -95,10 +95,11 @@ impl TargetOutput for Divergence {
 /// Function that converts the outputs of one program to values.
 type ExtractValues<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
-/// Part of a chunk: a batch, and the function that computes the part's values from the outputs of one program.
+/// Consecutive windows or documents of a chunk as one batch, and the function that computes their values from the
+/// outputs of one program.
 pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) batch: Batch,
-    pub(super) values: Box<ExtractValues<'a, T>>,
+    pub(super) extract_values: Box<ExtractValues<'a, T>>,
 }
 
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
@@ -110,36 +111,37 @@ pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,
     chunks: &[&'a [M]],
-    tokens: impl Fn(&M) -> usize,
+    count_tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
     build_part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
     let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
-        let parts = split_members(engine.part_tokens(), members, &tokens);
+        let parts = split_members(engine.part_tokens(), members, &count_tokens);
         parts.into_iter().map(|members| (chunk, build_part(members))).collect::<Vec<_>>()
     });
-    let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
+    let (batches, extractors): (Vec<_>, Vec<_>) =
+        parts.map(|(chunk, part)| (part.batch, (chunk, part.extract_values))).unzip();
     let mut node_seconds = vec![0.0; trie.len()];
     let outputs = T::run_batches(engine, trie, &batches, &mut node_seconds)?;
     let scale = started.elapsed().as_secs_f64() / node_seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(node_seconds).for_each(|(sum, node)| *sum += node * scale);
     let mut chunk_values = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
-    for (program_outputs, (chunk, values)) in outputs.into_iter().zip(values) {
-        for (all, output) in chunk_values[chunk].iter_mut().zip(program_outputs) {
-            all.extend(values(&output.unwrap_or_default()));
+    for (program_outputs, (chunk, extract_values)) in outputs.into_iter().zip(extractors) {
+        for (values, output) in chunk_values[chunk].iter_mut().zip(program_outputs) {
+            values.extend(extract_values(&output.unwrap_or_default()));
         }
     }
     Ok(chunk_values)
 }
 
 /// Splits members into consecutive parts of at least `part_tokens` tokens. The last part may be smaller.
-fn split_members<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
+fn split_members<M>(part_tokens: usize, members: &[M], count_tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
     let mut first = 0;
     let mut size = 0;
     for (index, member) in members.iter().enumerate() {
-        size += tokens(member);
+        size += count_tokens(member);
         if size >= part_tokens || index + 1 == members.len() {
             parts.push(&members[first..=index]);
             (first, size) = (index + 1, 0);
@@ -184,7 +186,7 @@ mod tests {
     use crate::model::{Cut, Operator, Program, Repairs, Sublayer};
 
     #[test]
-    fn split_keeps_member_order_within_token_limit() {
+    fn split_keeps_member_order_and_a_minimum_part_size() {
         let parts = split_members(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
@@ -201,7 +203,7 @@ mod tests {
                 let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
                 EvalPart {
                     batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)),
-                    values: Box::new(|predictions: &[Prediction]| {
+                    extract_values: Box::new(|predictions: &[Prediction]| {
                         predictions.iter().map(|predictions| -f64::from(predictions.log_probability)).collect()
                     }),
                 }

@@ -23,7 +23,7 @@ const DEVICE_TOKENS: usize = 1 << 18;
 pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
-    text: &'a dyn Detokenizer,
+    detokenizer: &'a dyn Detokenizer,
     /// Maximum number of prompts that run at once. Halved whenever the device runs out of memory.
     max_prompts: AtomicUsize,
     /// Number of tokens per pass on a GPU.
@@ -33,8 +33,8 @@ pub struct GenerationEval<'a> {
 impl<'a> GenerationEval<'a> {
     /// Creates an eval set of prompts. The batch size in `settings` is ignored, because all chunks of a pass run
     /// together if the cache is large enough.
-    pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
-        let mut eval = Self { prompts, settings, text, max_prompts: usize::MAX.into(), device_tokens: 0 };
+    pub fn new(prompts: &'a [Prompt], settings: Settings, detokenizer: &'a dyn Detokenizer) -> Self {
+        let mut eval = Self { prompts, settings, detokenizer, max_prompts: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|prompt| eval.max_tokens(prompt)).sum();
         // Allow half a chunk more, because chunks differ in size.
         let pass_tokens = tokens * (2 * DEVICE_PROMPTS + PROMPTS_PER_CHUNK) / (2 * prompts.len().max(1));
@@ -53,7 +53,7 @@ impl<'a> GenerationEval<'a> {
         loop {
             let batch = prompts.len().clamp(1, self.max_prompts.load(Relaxed));
             let settings = Settings { batch, ..self.settings.clone() };
-            match generate(engine, trie, prompts, &settings, self.text, &mut ()) {
+            match generate(engine, trie, prompts, &settings, self.detokenizer, &mut ()) {
                 Err(error) if is_out_of_memory(&error) && batch > 1 => {
                     self.max_prompts.fetch_min(batch / 2, Relaxed);
                 }
@@ -95,7 +95,7 @@ impl<'a> GenerationEval<'a> {
             .map(|(end, ids)| {
                 let end = ENDS.get(end as usize).copied().ok_or_else(mismatch_error)?;
                 let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
-                Generation::new(ids, end, &self.settings, self.text)
+                Generation::new(ids, end, &self.settings, self.detokenizer)
             })
             .collect()
     }
@@ -246,13 +246,13 @@ mod tests {
     #[test]
     fn device_batch_size_shrinks_for_long_prompts() {
         assert_eq!(
-            (count_passes(4), count_passes(100)),
+            (count_chunks_per_pass(4), count_chunks_per_pass(100)),
             (DEVICE_PROMPTS / PROMPTS_PER_CHUNK, DEVICE_PROMPTS / PROMPTS_PER_CHUNK)
         );
-        assert_eq!(count_passes(1018), DEVICE_TOKENS / 1024 / PROMPTS_PER_CHUNK);
+        assert_eq!(count_chunks_per_pass(1018), DEVICE_TOKENS / 1024 / PROMPTS_PER_CHUNK);
     }
 
-    fn count_passes(length: usize) -> usize {
+    fn count_chunks_per_pass(length: usize) -> usize {
         let prompts: Vec<Prompt> = (0..40 * PROMPTS_PER_CHUNK)
             .map(|index| Prompt { identity: index.to_string(), ids: vec![1; length] })
             .collect();

@@ -68,7 +68,8 @@ impl<'a> PerplexityEval<'a> {
         Self { windows, windows_per_chunk: (batch_tokens / windows.length).max(1) }
     }
 
-    pub(super) fn members(&self, chunk: usize) -> std::ops::Range<usize> {
+    /// Returns the indices of a chunk's windows.
+    pub(super) fn window_range(&self, chunk: usize) -> std::ops::Range<usize> {
         chunk * self.windows_per_chunk..((chunk + 1) * self.windows_per_chunk).min(self.windows.count())
     }
 }
@@ -79,7 +80,7 @@ impl EvalSet for PerplexityEval<'_> {
     }
 
     fn tokens(&self, chunk: usize) -> usize {
-        self.members(chunk).len() * self.windows.length
+        self.window_range(chunk).len() * self.windows.length
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
@@ -87,11 +88,11 @@ impl EvalSet for PerplexityEval<'_> {
     }
 
     fn count(&self, chunk: usize) -> usize {
-        self.members(chunk).len()
+        self.window_range(chunk).len()
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.members(chunk).collect()).collect();
+        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.window_range(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
         run_in_parts(
             engine,
@@ -101,7 +102,10 @@ impl EvalSet for PerplexityEval<'_> {
             seconds,
             |members| {
                 let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-                EvalPart { batch, values: Box::new(|predictions| compute_window_losses(predictions, members.len())) }
+                EvalPart {
+                    batch,
+                    extract_values: Box::new(|predictions| compute_window_losses(predictions, members.len())),
+                }
             },
         )
     }
@@ -111,8 +115,8 @@ impl EvalSet for PerplexityEval<'_> {
     }
 }
 
-fn compute_window_losses(predictions: &[Prediction], members: usize) -> Vec<f64> {
-    let predicted = predictions.len() / members;
+fn compute_window_losses(predictions: &[Prediction], windows: usize) -> Vec<f64> {
+    let predicted = predictions.len() / windows;
     predictions
         .chunks_exact(predicted.max(1))
         .map(|window| window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64)

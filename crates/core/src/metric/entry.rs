@@ -68,7 +68,7 @@ pub enum MetricVisibility {
     IfVocabulariesDiffer,
     /// Shown if the grid names the metric.
     IfNamed,
-    /// Shown only if an artifact requests it. Failed cells are listed without a value.
+    /// Shown only if an artifact (table or figure of the paper) requests it. Failed cells are listed without a value.
     OnRequest,
     /// Shown only if an artifact requests it and it has a value.
     IfKnown,
@@ -108,7 +108,7 @@ impl TextSample<'_> {
 /// Repair metrics of a variant.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
-    /// Metrics at each boundary. Never empty.
+    /// Metrics at each boundary, the gap that consecutive removed layers leave. Never empty.
     pub boundaries: Vec<&'a RepairMetrics>,
     /// Metrics of the same cut without repair, if the grid includes that variant.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
@@ -274,7 +274,7 @@ pub(super) const FRACTION_DEFAULTS: MetricEntry = MetricEntry {
 };
 
 /// Averages a metric over boundaries. Returns `None` if there are none.
-pub(super) fn mean_over_boundaries(boundaries: &[&RepairMetrics], part: fn(&RepairMetrics) -> f64) -> Option<f64> {
+pub(super) fn mean_over_boundaries(boundaries: &[&RepairMetrics], metric: fn(&RepairMetrics) -> f64) -> Option<f64> {
     let count = boundaries.len() as f64;
-    (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| part(boundary)).sum::<f64>() / count)
+    (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| metric(boundary)).sum::<f64>() / count)
 }

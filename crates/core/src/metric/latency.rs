@@ -21,7 +21,7 @@ pub static SPEEDUP: MetricEntry = MetricEntry {
     source: MetricSource::Prompt(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.with_name("speedup", "Speedup (×)")
+    ..SPEEDUP_DEFAULTS.with_name("speedup", "Speedup (×)")
 };
 
 /// `peak_memory_percent`: peak memory of tensors during prefill, as a percentage of the dense backbone's.
@@ -62,7 +62,7 @@ pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     source: MetricSource::Decode(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.with_name("decode_speedup", "Decode speedup (×)")
+    ..SPEEDUP_DEFAULTS.with_name("decode_speedup", "Decode speedup (×)")
 };
 
 /// `decode_predicted`: decoding speedup predicted by the cost model.
@@ -71,9 +71,9 @@ pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     source: MetricSource::Decode(|result| {
         result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })
     }),
-    ..TIMES.with_name("decode_predicted", "Predicted (×)")
+    ..SPEEDUP_DEFAULTS.with_name("decode_predicted", "Predicted (×)")
 };
 
 /// Defaults for metrics that are speedup factors.
-const TIMES: MetricEntry =
+const SPEEDUP_DEFAULTS: MetricEntry =
     MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..PROMPT_DEFAULTS };

@@ -88,7 +88,7 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &size::OPERATIONS,
 ];
 
-/// Texts in the paper's tables with their column headers, in the paper's order.
+/// Texts in the tables of the Ghosted Layers paper with their column headers, in the paper's order.
 const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
 
 /// Metric, together with the text, task or prompt that its id names.
@@ -226,8 +226,8 @@ impl Metric {
 
     /// Parses ids such as `mmlu(shots=5)/acc,none`.
     fn find_defined(id: &str) -> Option<Self> {
-        let (task_id, what) = id.rsplit_once('/')?;
-        let (metric, filter) = what.split_once(',')?;
+        let (task_id, metric_and_filter) = id.rsplit_once('/')?;
+        let (metric, filter) = metric_and_filter.split_once(',')?;
         task::HARNESS_METRICS.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
     }
 

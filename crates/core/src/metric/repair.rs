@@ -1,4 +1,5 @@
-//! Metrics for the error that remains after a repair, and for the repair's operators.
+//! Metrics for the error that remains after a repair, and for the repair's operators. Figure numbers refer to the
+//! Ghosted Layers paper.
 
 use super::entry::{
     Direction, FRACTION_DEFAULTS, MetricEntry, MetricSource, REPAIR_DEFAULTS, RepairSample, mean_over_boundaries,
@@ -6,13 +7,13 @@ use super::entry::{
 use crate::recovery::RepairMetrics;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// `boundary_mae`: remaining error after a cut, averaged over tokens and channels (paper figure 1).
+/// `boundary_mae`: remaining error after a cut, averaged over tokens and channels (figure 1).
 pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
     source: MetricSource::Repair(|sample| mean_over_boundaries(&sample.boundaries, |boundary| boundary.boundary_mae)),
     ..REPAIR_DEFAULTS.with_name("boundary_mae", "Boundary MAE")
 };
 
-/// `channel_mae_median`: remaining error after a cut, median over channels (paper figure 4).
+/// `channel_mae_median`: remaining error after a cut, median over channels (figure 4).
 pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
     source: MetricSource::Repair(|sample| {
         mean_over_boundaries(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))
@@ -20,7 +21,7 @@ pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
     ..REPAIR_DEFAULTS.with_name("channel_mae_median", "Channel MAE, median")
 };
 
-/// `m_symmetric_share`: relative norm of the symmetric part of `M`, the operator minus the identity (paper figure 3).
+/// `m_symmetric_share`: relative norm of the symmetric part of `M`, the operator minus the identity (figure 3).
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
     source: MetricSource::Repair(|sample| {
@@ -29,7 +30,7 @@ pub static SYMMETRIC: MetricEntry = MetricEntry {
     ..FRACTION_DEFAULTS.with_name("m_symmetric_share", "Symmetric part")
 };
 
-/// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (paper figure 3).
+/// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
     source: MetricSource::Repair(|sample| {
@@ -38,7 +39,7 @@ pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     ..FRACTION_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
-/// `channels_reduced_share`: fraction of channels whose error the repair reduces (paper figure 4).
+/// `channels_reduced_share`: fraction of channels whose error the repair reduces (figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     source: MetricSource::Repair(compute_channels_reduced),
@@ -61,7 +62,8 @@ fn relative_norm(sample: &RepairSample<'_>, ratio: fn(&RepairMetrics) -> f64) ->
     mean_over_boundaries(&sample.boundaries, ratio)
 }
 
-/// Returns the fraction of channels whose error the repair reduces, or `None` if the channel counts differ.
+/// Returns the fraction of channels whose error the repair reduces. Returns `None` if the grid does not include the
+/// unrepaired variant or its channel count differs.
 fn compute_channels_reduced(sample: &RepairSample<'_>) -> Option<f64> {
     let repaired = collect_channel_errors(&sample.boundaries);
     let base = collect_channel_errors(sample.unrepaired.as_ref()?);

@@ -12,7 +12,7 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     visibility: MetricVisibility::Always,
-    source: MetricSource::Task(|result| Some(result.column().in_percent())),
+    source: MetricSource::Task(|result| Some(result.paper_accuracy().in_percent())),
     ..TASK_DEFAULTS
 };
 

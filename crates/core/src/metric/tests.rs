@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_metric_has_a_direction() {
+fn metrics_have_the_expected_direction() {
     for task in TASKS {
         assert_eq!(direction_of(task.name), Direction::Higher, "{}", task.name);
     }

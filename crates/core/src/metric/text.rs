@@ -78,11 +78,11 @@ fn byte_perplexity(sample: &TextSample<'_>) -> Option<Measure> {
 }
 
 fn average_perplexity(samples: &[TextSample<'_>]) -> Option<Measure> {
-    let parts: Vec<Measure> = samples.iter().map(perplexity).collect::<Option<_>>()?;
-    let count = parts.len() as f64;
-    let value = parts.iter().map(|part| part.value).sum::<f64>() / count;
+    let measures: Vec<Measure> = samples.iter().map(perplexity).collect::<Option<_>>()?;
+    let count = measures.len() as f64;
+    let value = measures.iter().map(|measure| measure.value).sum::<f64>() / count;
     // Errors of independent texts add in quadrature.
-    let squares: Option<f64> = parts.iter().map(|part| part.stderr.map(|error| error * error)).sum();
+    let squares: Option<f64> = measures.iter().map(|measure| measure.stderr.map(|error| error * error)).sum();
     Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / count) })
 }
 

@@ -24,7 +24,7 @@ crate::names!(AccuracyKind: Acc = "acc", AccNorm = "acc_norm");
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
-    /// Column header in the paper.
+    /// Column header in the Ghosted Layers paper.
     pub label: &'static str,
     /// Whether the task has a column in the paper and counts toward the paper's average.
     pub in_paper: bool,

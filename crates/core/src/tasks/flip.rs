@@ -26,7 +26,7 @@ impl Flip {
 
     /// Computes the percentage of documents whose answers change, and its standard error over documents.
     pub fn rate(changes: &[bool]) -> Option<Measure> {
-        let values: Vec<f64> = changes.iter().map(|&changes| f64::from(u8::from(changes))).collect();
+        let values: Vec<f64> = changes.iter().map(|&changed| f64::from(u8::from(changed))).collect();
         Measure::from_values(&values).map(Measure::in_percent)
     }
 }

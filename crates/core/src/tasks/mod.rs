@@ -1,4 +1,5 @@
-//! Nine zero-shot multiple-choice tasks: their properties, the requests sent to a model, and the scores of its answers.
+//! Built-in zero-shot multiple-choice tasks: their properties, the requests sent to a model, and the scores of its
+//! answers.
 //!
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that accuracies are comparable. Documents and
 //! their texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`]

@@ -39,6 +39,7 @@ impl Solutions {
         Self { task: task.name.to_owned(), original, documents }
     }
 
+    /// Returns the answer key of the documents at the given positions. Skips positions that are out of range.
     #[must_use]
     pub fn subset(&self, documents: &[usize]) -> Self {
         let documents = documents.iter().filter_map(|&document| self.documents.get(document).cloned()).collect();

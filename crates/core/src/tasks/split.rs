@@ -145,6 +145,7 @@ fn parse_part(name: &str, words: &[&str]) -> Option<SplitPart> {
     Some(SplitPart::Shard { number: number.parse().ok()?, count: count.parse().ok()? })
 }
 
+/// Part of a split that one file contains: the whole split or one of its shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SplitPart {
     Whole,

@@ -139,7 +139,7 @@ impl TaskResult {
     }
 
     /// Returns the accuracy that the paper reports for the task.
-    pub fn column(&self) -> Measure {
+    pub fn paper_accuracy(&self) -> Measure {
         self.measure(self.task.paper_metric)
     }
 }
@@ -152,7 +152,7 @@ fn count_documents(is_counted: &dyn Fn(&DocumentResult) -> bool, documents: &[Do
 /// assuming that the tasks are independent. Returns `None` if there are no tasks.
 #[allow(clippy::cast_precision_loss, reason = "there are nine tasks")]
 pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
-    let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
+    let columns: Vec<Measure> = results.into_iter().map(TaskResult::paper_accuracy).collect();
     let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
     let value = Measure::from_values(&values)?.value;
     let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tied_choices_predict_the_first_and_skip_empty_choices() {
+    fn prediction_is_the_first_of_ties_and_skips_empty_choices() {
         assert_eq!(predictions(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
         assert_eq!(predictions(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
         assert_eq!(predictions(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
@@ -278,7 +278,7 @@ mod tests {
             &[document_with_gold(1), document_with_gold(1), document_with_gold(1)],
         )
         .unwrap();
-        assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
+        assert_eq!((easy.paper_accuracy().value, rte.paper_accuracy().value), (0.5, 1.0));
         let mean = average(&[easy.clone(), rte]).unwrap();
         assert_eq!((mean.value, mean.stderr), (0.75, Some(0.25)));
         assert_eq!(average([]), None);
