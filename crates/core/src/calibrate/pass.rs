@@ -1,4 +1,5 @@
-//! Calibration pass, which compares residual streams at pairs of sites and spools the streams at requested sites.
+//! Calibration pass, which compares residual streams at pairs of sites ([`HookPoint`]s) and spools the streams at
+//! requested sites.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,8 +146,8 @@ pub fn in_memory(
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
     let mut collected = InMemory::new(request.sites.iter().copied());
-    let mut all = [WindowSubset { windows: windows.iter().collect(), first_sequence: 0, spool: &mut collected }];
-    run(engine, &mut all, 8 * shape.length, &request, |_| Ok(()))?;
+    let mut subsets = [WindowSubset { windows: windows.iter().collect(), first_sequence: 0, spool: &mut collected }];
+    run(engine, &mut subsets, 8 * shape.length, &request, |_| Ok(()))?;
     collected.finish(shape)
 }
 
@@ -212,8 +213,8 @@ impl StreamCollector<'_, '_> {
         let streams =
             kept_streams.iter().map(|(&site, rows)| Ok((site, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
         let rows = &streams[&site];
-        if let HookPoint::Stream(boundary) = site {
-            check_finite(rows, boundary, self.channels, batch, first_sequence)?;
+        if let HookPoint::Stream(layer) = site {
+            check_finite(rows, layer, self.channels, batch, first_sequence)?;
         }
         similarities.add(&pairs, self.channels, &batch.segments, |site| &streams[&site]);
         spool.push(site, rows)?;
@@ -223,12 +224,12 @@ impl StreamCollector<'_, '_> {
     }
 }
 
-fn check_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch, first: usize) -> Result<()> {
-    let Some(index) = first_non_finite(stream) else { return Ok(()) };
+fn check_finite(stream: &[f32], layer: usize, channels: usize, batch: &Batch, first_sequence: usize) -> Result<()> {
+    let Some(index) = find_first_non_finite(stream) else { return Ok(()) };
     let row = index / channels;
     let segment = batch.segments.iter().position(|rows| rows.contains(&row)).unwrap_or(0);
     Err(Error::job("an activation is not a finite number")
-        .at(format!("residual stream entering layer {boundary}, calibration sequence {}", first + segment))
+        .at(format!("residual stream entering layer {layer}, calibration sequence {}", first_sequence + segment))
         .found(format!(
             "{} at token {}, channel {}",
             stream[index],
@@ -239,7 +240,7 @@ fn check_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch,
 }
 
 /// Returns the index of the first NaN or infinity.
-fn first_non_finite(numbers: &[f32]) -> Option<usize> {
+fn find_first_non_finite(numbers: &[f32]) -> Option<usize> {
     const BLOCK_VALUES: usize = 1 << 14;
     let block = numbers.par_chunks(BLOCK_VALUES).position_first(has_non_finite)?;
     let within = numbers[block * BLOCK_VALUES..].iter().position(|number| !number.is_finite())?;
@@ -285,12 +286,12 @@ mod tests {
     #[test]
     fn first_nonfinite_value_is_found_in_any_block() {
         let mut numbers = vec![f32::MAX; 40_000];
-        assert_eq!(first_non_finite(&numbers), None);
+        assert_eq!(find_first_non_finite(&numbers), None);
         for (index, number) in
             [(39_999, f32::NAN), (16_384, f32::NEG_INFINITY), (16_383, f32::INFINITY), (0, -f32::NAN)]
         {
             numbers[index] = number;
-            assert_eq!(first_non_finite(&numbers), Some(index));
+            assert_eq!(find_first_non_finite(&numbers), Some(index));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Cosine similarities between residual streams at two sites.
+//! Cosine similarities between the residual streams at two sites ([`HookPoint`]s).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -64,23 +64,25 @@ impl Gguf {
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let is_version_1 = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = panics::catch(|| Content::read(&mut Cursor::new(&head)))
-            .map_err(|panic| damaged_file_error(format!("the reader panicked: {panic}"), path))?
+            .map_err(|panic| unreadable_file_error(format!("the reader panicked: {panic}"), path))?
             // Keep the first line only, because candle's errors may contain a backtrace.
             .map_err(|error| {
-                damaged_file_error(error.to_string().lines().next().unwrap_or_default().to_owned(), path)
+                unreadable_file_error(error.to_string().lines().next().unwrap_or_default().to_owned(), path)
             })?;
         if !is_version_1 && count != Some(content.tensor_infos.len() as u64) {
-            return Err(damaged_file_error("two tensors with the same name".to_owned(), path));
+            return Err(unreadable_file_error("two tensors with the same name".to_owned(), path));
         }
         let mut tensors = BTreeMap::new();
         for (name, info) in content.tensor_infos {
             let dtype = info.ggml_dtype;
             let shape = info.shape.dims().to_vec();
             if matches!(dtype, GgmlDType::Q8_1 | GgmlDType::Q8K) {
-                return Err(damaged_file_error(format!("tensor {name} of type {dtype:?}"), path));
+                return Err(unreadable_file_error(format!("tensor {name} of type {dtype:?}"), path));
             }
-            let shape_error = || damaged_file_error(format!("tensor {name} of shape {shape:?}, type {dtype:?}"), path);
-            let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(shape_error)?;
+            let shape_error =
+                || unreadable_file_error(format!("tensor {name} of shape {shape:?}, type {dtype:?}"), path);
+            let numbers =
+                shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side)).ok_or_else(shape_error)?;
             let block = dtype.block_size();
             let row = shape.last().copied().unwrap_or(1);
             if numbers == 0 || row % block != 0 {
@@ -89,7 +91,7 @@ impl Gguf {
             let bytes = (numbers / block).checked_mul(dtype.type_size()).ok_or_else(shape_error)? as u64;
             let start = content.tensor_data_offset.saturating_add(info.offset);
             if start.saturating_add(bytes) > length {
-                return Err(damaged_file_error(
+                return Err(unreadable_file_error(
                     format!("{length} bytes, but tensor {name} ends at byte {}", start.saturating_add(bytes)),
                     path,
                 ));
@@ -191,9 +193,9 @@ impl Gguf {
         )
     }
 
-    /// Returns whether the projection `part` has a bias in any layer.
-    pub fn has_bias(&self, part: &str) -> bool {
-        let ending = format!(".{part}.bias");
+    /// Returns whether the projection with this name has a bias in any layer.
+    pub fn has_bias(&self, projection: &str) -> bool {
+        let ending = format!(".{projection}.bias");
         self.tensors.keys().any(|name| name.ends_with(&ending))
     }
 
@@ -251,7 +253,7 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("read", path, error)
 }
 
-fn damaged_file_error(found: String, path: &Path) -> Error {
+fn unreadable_file_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read the GGUF file")
         .at(path.display())
         .expected(format!("a complete GGUF file of version 1 to 3, with tensors of type {TYPES}"))

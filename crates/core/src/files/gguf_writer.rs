@@ -34,8 +34,8 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
         out.extend(encode_text(key));
-        let (kind, bytes) = encode_entry(value).ok_or_else(|| mixed_list_error(key))?;
-        out.extend(kind.to_le_bytes());
+        let (entry_type, bytes) = encode_entry(value).ok_or_else(|| mixed_list_error(key))?;
+        out.extend(entry_type.to_le_bytes());
         out.extend(bytes);
     }
     let mut offset = 0;

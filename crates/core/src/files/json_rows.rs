@@ -102,9 +102,9 @@ impl<R: BufRead> JsonRows<R> {
     /// Parses the last value. Python's `NaN` and `Infinity` are parsed as an object with the key
     /// [`not_finite::NOT_FINITE`].
     fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
-        let part = if self.layout == JsonLayout::Lines { "line" } else { "row" };
+        let noun = if self.layout == JsonLayout::Lines { "line" } else { "row" };
         let text = std::str::from_utf8(self.row.strip_suffix(b"\n").unwrap_or(&self.row))
-            .map_err(|error| utf8_error(error.valid_up_to(), part).at(self.location()))?;
+            .map_err(|error| utf8_error(error.valid_up_to(), noun).at(self.location()))?;
         let value = from_str(seed, text).or_else(|error| match not_finite::with_finite_numbers(text) {
             Some(finite) => from_str(seed, &finite).map_err(|_| error),
             None => Err(error),
@@ -113,7 +113,7 @@ impl<R: BufRead> JsonRows<R> {
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
             // The parser's line number is relative to the row and would be misleading.
-            Error::bad_input(format!("the {part} is not JSON"))
+            Error::bad_input(format!("the {noun} is not JSON"))
                 .at(self.location())
                 .expected(EXPECTED)
                 .found(format!("{message}, at column {}", error.column()))
@@ -246,6 +246,7 @@ struct ItemScanner {
 }
 
 impl ItemScanner {
+    /// Scans a byte and returns whether it ends the item.
     fn is_end(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,

@@ -40,11 +40,11 @@ pub fn read<T>(
         let schema = infer_schema(&metadata).map_err(|error| parquet_error(path, &error))?;
         let columns = select(&schema)?;
         // Decompressed size of the selected columns according to the footer.
-        let parts = metadata
+        let column_chunks = metadata
             .row_groups
             .iter()
             .flat_map(|group| columns.iter().filter_map(|name| group.columns_under_root_iter(name)).flatten());
-        let bytes = parts.map(|part| u64::try_from(part.uncompressed_size()).unwrap_or(u64::MAX));
+        let bytes = column_chunks.map(|chunk| u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX));
         limit.check(path, bytes.fold(0, u64::saturating_add))?;
         reader.set_metadata(Arc::new(with_physical_types(&metadata)));
         convert(&reader.with_columns(Some(columns)).finish().map_err(|error| parquet_error(path, &error))?, &schema)

@@ -108,10 +108,11 @@ pub fn input_error(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
-/// Creates the error for invalid UTF-8. The byte `offset` is relative to `part`, such as `line` or `file`.
-pub(super) fn utf8_error(offset: usize, part: &str) -> Error {
+/// Creates the error for invalid UTF-8. The byte `offset` is counted from the start of `container`, `line`, `row` or
+/// `file`.
+pub(super) fn utf8_error(offset: usize, container: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
-        .found(format!("an invalid byte at offset {offset} of the {part}"))
+        .found(format!("an invalid byte at offset {offset} of the {container}"))
         .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8 OLD > NEW`")
 }
 
@@ -128,8 +129,8 @@ pub fn describe(value: &Value) -> String {
             None => "an object",
         },
     };
-    let written = value.to_string();
-    let excerpt: String = written.chars().take(40).collect();
-    let dots = if excerpt.len() < written.len() { "…" } else { "" };
+    let json = value.to_string();
+    let excerpt: String = json.chars().take(40).collect();
+    let dots = if excerpt.len() < json.len() { "…" } else { "" };
     format!("{kind}: {excerpt}{dots}")
 }

@@ -58,8 +58,8 @@ impl Stamp {
     }
 }
 
-fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
-    i128::from(seconds) * 1_000_000_000 + i128::from(rest)
+fn to_nanoseconds(seconds: i64, nanoseconds: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
 /// Returns the resolution of change times, or `None` if a write may leave them unchanged, as with shared mappings on

@@ -119,10 +119,10 @@ mod tests {
             Input::new("the model", path_in("model", root.path())),
             Input::new("the text", path_in("text.txt", root.path())),
         ];
-        let written = |path: &Path, force: bool| {
+        let write = |path: &Path, force: bool| {
             OutputFile { path, inputs: inputs.clone(), force, is_ours: |bytes| bytes == b"ours" }.write(b"ours")
         };
-        let refused = |path: &Path, force: bool| written(path, force).unwrap_err().to_string();
+        let refused = |path: &Path, force: bool| write(path, force).unwrap_err().to_string();
         for (name, found) in [
             ("model/config.json", "the model, an input"),
             ("text.txt", "the text, an input"),
@@ -140,9 +140,9 @@ mod tests {
         assert!(refused(&path_in("none/x.json", root.path()), false).contains("none"));
         let error = refused(&path_in("mine.json", root.path()), false);
         assert!(error.contains("--force"), "{error}");
-        written(&path_in("mine.json", root.path()), true).unwrap();
+        write(&path_in("mine.json", root.path()), true).unwrap();
         for name in ["mine.json", "new.json"] {
-            written(&path_in(name, root.path()), false).unwrap();
+            write(&path_in(name, root.path()), false).unwrap();
             assert_eq!(fs::read_to_string(path_in(name, root.path())).unwrap(), "ours");
         }
         assert_eq!(fs::read_to_string(path_in("model/config.json", root.path())).unwrap(), "mine");

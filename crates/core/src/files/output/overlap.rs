@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::files;
 
+/// Input file or folder that outputs must not replace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Input {
     /// Description used in messages, such as `the backbone llama`.
@@ -61,12 +62,12 @@ pub(super) fn is_within(path: &Path, folder: &Path) -> bool {
 pub(super) fn resolve_links(path: &Path) -> PathBuf {
     let absolute = files::absolute(path);
     let mut real = PathBuf::new();
-    for part in absolute.components() {
-        match part {
+    for component in absolute.components() {
+        match component {
             Component::ParentDir => drop(real.pop()),
             Component::CurDir => {}
-            part => {
-                real.push(part);
+            component => {
+                real.push(component);
                 real = fs::canonicalize(&real).unwrap_or(real);
             }
         }

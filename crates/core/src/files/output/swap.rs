@@ -93,6 +93,7 @@ fn remove_replaced_below(old: &Path, output: &Path, below: &Path, manifest: &Man
     fs::remove_dir(old.join(below)).ok();
 }
 
+/// Returns whether a file is listed and unchanged, or has the name of a temporary file.
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, hash_cache: &HashCache) -> bool {
     // This program writes only UTF-8 names.
     let is_listed = name.to_str().is_some_and(|name| manifest.file_state(folder, name, hash_cache) == FileState::Ours);
