@@ -169,15 +169,15 @@ pub(super) fn plan_tensors<'a>(
     for (index, block) in arrange_layout_blocks(layout).iter().enumerate() {
         let prefix = format!("{LAYER_PREFIX}{}.", block.layer);
         for tensor in &layout.tensors {
-            let Some(part) = tensor.name.strip_prefix(&prefix) else { continue };
-            let part_name = part.rsplit_once('.').map_or(part, |(part_name, _)| part_name);
-            let is_in_block = match sublayer_of(config.architecture, part_name) {
+            let Some(suffix) = tensor.name.strip_prefix(&prefix) else { continue };
+            let module = suffix.rsplit_once('.').map_or(suffix, |(module, _)| module);
+            let is_in_block = match sublayer_of(config.architecture, module) {
                 Sublayer::Attention => block.mixer == Mixer::Attention,
                 Sublayer::Mlp => block.has_mlp,
             };
-            let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.holds(&tensor.name));
+            let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.owns(&tensor.name));
             if is_in_block && !is_operator {
-                tensors.push(checkpoint_tensor(config, &format!("{LAYER_PREFIX}{index}.{part}"), tensor, file_type)?);
+                tensors.push(checkpoint_tensor(config, &format!("{LAYER_PREFIX}{index}.{suffix}"), tensor, file_type)?);
             }
         }
         add_operator_tensors(layout, index, block, &mut tensors);
@@ -195,9 +195,9 @@ fn add_operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>,
         (input_norm_name(attached.layer, &module), "attn_norm.weight"),
         (bias_name(attached.layer, &module), "ffn_down.bias"),
     ];
-    for (stored, part) in names {
+    for (stored, suffix) in names {
         if let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == stored) {
-            let info = build_info(index, part, GgmlDType::F32, &tensor.shape);
+            let info = build_info(index, suffix, GgmlDType::F32, &tensor.shape);
             tensors.push(GgufTensor { info, content: GgufContent::Checkpoint(tensor) });
         }
     }
@@ -212,8 +212,8 @@ fn add_zero_tensors(
     file_type: GgufType,
     tensors: &mut Vec<GgufTensor<'_>>,
 ) {
-    let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
-        let info = build_info(index, part, file_type.ggml_dtype(shape), shape);
+    let mut add = |suffix: &str, shape: &[usize], content: GgufContent<'static>| {
+        let info = build_info(index, suffix, file_type.ggml_dtype(shape), shape);
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);
@@ -233,8 +233,8 @@ fn add_zero_tensors(
     }
 }
 
-fn build_info(index: usize, part: &str, dtype: GgmlDType, shape: &[usize]) -> GgufInfo {
-    GgufInfo { name: format!("blk.{index}.{part}"), dtype, shape: shape.to_vec() }
+fn build_info(index: usize, suffix: &str, dtype: GgmlDType, shape: &[usize]) -> GgufInfo {
+    GgufInfo { name: format!("blk.{index}.{suffix}"), dtype, shape: shape.to_vec() }
 }
 
 #[cfg(test)]

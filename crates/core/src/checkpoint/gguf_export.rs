@@ -155,7 +155,7 @@ impl Layout {
         Ok(self.plan_gguf_tensors(config, file_type)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
-    /// Writes the variant as a GGUF file. Calls `wrote` with the size of each written block in bytes.
+    /// Writes the variant as a GGUF file. Calls `on_written` with the size of each written block in bytes.
     ///
     /// # Errors
     /// See [`gguf_form`] and [`Layout::write`].
@@ -166,13 +166,13 @@ impl Layout {
         metadata: &GgufMetadata,
         path: &Path,
         out: &mut dyn Write,
-        wrote: &mut dyn FnMut(u64) -> Result<()>,
+        on_written: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = gguf_form(config, self)?;
         let tensors = self.plan_gguf_tensors(config, file_type)?;
         let mut write_bytes = |bytes: &[u8]| {
             out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
-            wrote(bytes.len() as u64)
+            on_written(bytes.len() as u64)
         };
         let infos: Vec<&GgufInfo> = tensors.iter().map(|tensor| &tensor.info).collect();
         write_bytes(&gguf_writer::header(&self.build_metadata_entries(config, form, file_type, metadata)?, &infos)?)?;

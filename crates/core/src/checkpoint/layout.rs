@@ -34,7 +34,7 @@ pub struct AttachedOperator {
 
 impl AttachedOperator {
     /// Returns whether a checkpoint tensor belongs to the operator.
-    pub(super) fn holds(&self, tensor: &str) -> bool {
+    pub(super) fn owns(&self, tensor: &str) -> bool {
         let module = self.place.module();
         let names = [name(self.layer, &module), input_norm_name(self.layer, &module), bias_name(self.layer, &module)];
         names.iter().any(|name| name == tensor)

@@ -1,4 +1,5 @@
-//! Export of a pruned variant as a Hugging Face checkpoint or GGUF file, for use by other programs (design §16).
+//! Export of a pruned variant as a Hugging Face checkpoint or GGUF file, for use by other programs (docs/design.md
+//! §16).
 //!
 //! | module | content |
 //! | --- | --- |

@@ -33,18 +33,18 @@ pub struct WeightFiles {
 
 impl Layout {
     /// Writes the weight files into a folder. A file contains at most `max_bytes` bytes of tensor data, unless a single
-    /// tensor is larger. Calls `wrote` with the size of every written block in bytes.
+    /// tensor is larger. Calls `on_written` with the size of every written block in bytes.
     ///
     /// # Errors
     /// Fails if stored weights cannot be read, a value overflows the float type (the error names the tensor), or a file
-    /// cannot be written. Propagates errors from `wrote`.
+    /// cannot be written. Propagates errors from `on_written`.
     pub fn write(
         &self,
         folder: &Path,
         max_bytes: u64,
-        wrote: &mut dyn FnMut(u64) -> Result<()>,
+        on_written: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<WeightFiles> {
-        let shards = self.shards(max_bytes);
+        let shards = self.group_into_shards(max_bytes);
         let mut names = Vec::new();
         let mut map = Map::new();
         for (index, tensors) in shards.iter().enumerate() {
@@ -66,7 +66,7 @@ impl Layout {
                 for_each_block(tensor, &self.weights, &mut |values| {
                     encode(&tensor.name, tensor.dtype, values, &mut bytes)?;
                     write_bytes(&bytes)?;
-                    wrote(bytes.len() as u64)
+                    on_written(bytes.len() as u64)
                 })?;
             }
             file.sync_all().map_err(|error| write_error(&error, &path))?;
@@ -78,7 +78,7 @@ impl Layout {
     }
 
     /// Groups the tensors into files. Within a file, wider dtypes come first so that tensors are aligned.
-    fn shards(&self, max_bytes: u64) -> Vec<Vec<&CheckpointTensor>> {
+    fn group_into_shards(&self, max_bytes: u64) -> Vec<Vec<&CheckpointTensor>> {
         let (mut shards, mut free_bytes): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
             match shards.last_mut() {
@@ -130,27 +130,27 @@ fn header_error(found: String) -> Error {
     Error::job("cannot write the header of a weight file").found(found)
 }
 
-/// Passes the elements of a tensor to `each` in order, block by block.
+/// Passes the elements of a tensor to `visit` in order, block by block.
 pub(super) fn for_each_block(
     tensor: &CheckpointTensor,
     weights: &Weights,
-    each: &mut dyn FnMut(&[f32]) -> Result<()>,
+    visit: &mut dyn FnMut(&[f32]) -> Result<()>,
 ) -> Result<()> {
-    let mut in_blocks = |values: &[f32]| values.chunks(BLOCK_ELEMENTS).try_for_each(&mut *each);
+    let mut in_blocks = |values: &[f32]| values.chunks(BLOCK_ELEMENTS).try_for_each(&mut *visit);
     match &tensor.content {
-        TensorContent::Stored(name) => weights.read_blocks(name, &tensor.shape, BLOCK_ELEMENTS, each),
+        TensorContent::Stored(name) => weights.read_blocks(name, &tensor.shape, BLOCK_ELEMENTS, visit),
         TensorContent::Folded(name, operator) if tensor.shape.len() == 1 => {
             in_blocks(&operator.apply(&weights.take(name, &tensor.shape)?)?)
         }
         TensorContent::Folded(name, operator) => {
             let [c, inner] = [tensor.shape[0], tensor.shape[1]];
             let columns = operator.apply(&weights.read_transposed(&[(name, c)], inner)?)?; // [inner, C]
-            for_each_transposed_block(&columns, c, each)
+            for_each_transposed_block(&columns, c, visit)
         }
         TensorContent::Merged(part, merged) => in_blocks(&read_merged_values(part, merged, &tensor.shape, weights)?),
         TensorContent::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
         TensorContent::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
-        TensorContent::Operator(operator) => for_each_transposed_block(&operator.matrix()?, operator.channels(), each),
+        TensorContent::Operator(operator) => for_each_transposed_block(&operator.matrix()?, operator.channels(), visit),
         TensorContent::Norm(operator) => in_blocks(&operator.norm()?.and_then(|norm| norm.weight).unwrap_or_default()),
     }
 }
@@ -167,8 +167,12 @@ pub(super) fn read_merged_values(
     Ok(weighted_sum(&sources.iter().map(|(factor, values)| (*factor, &values[..])).collect::<Vec<_>>()))
 }
 
-/// Passes the transpose of `matrix [rows, columns]` to `each`, several rows at a time.
-fn for_each_transposed_block(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+/// Passes the transpose of `matrix [rows, columns]` to `visit`, several rows at a time.
+fn for_each_transposed_block(
+    matrix: &[f32],
+    columns: usize,
+    visit: &mut dyn FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
     let rows = matrix.len() / columns.max(1);
     let height = (BLOCK_ELEMENTS / rows.max(1)).clamp(1, columns.max(1));
     let mut block = vec![0.0; height * rows];
@@ -178,7 +182,7 @@ fn for_each_transposed_block(matrix: &[f32], columns: usize, each: &mut dyn FnMu
         block.par_chunks_mut(rows).enumerate().for_each(|(line, out)| {
             out.iter_mut().zip(matrix.chunks_exact(columns)).for_each(|(v, row)| *v = row[first + line]);
         });
-        each(block)?;
+        visit(block)?;
     }
     Ok(())
 }

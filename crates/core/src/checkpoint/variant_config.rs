@@ -200,23 +200,23 @@ mod tests {
             entries.remove(key);
         }
         let folder = tempfile::tempdir().unwrap();
-        let unpruned = read_written(&entries, folder.path());
+        let unpruned = write_and_read_config(&entries, folder.path());
         // transformers' default applies windows from layer 28 on.
         assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
         let retained: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let mut config = entries.clone();
         retain_layers(&mut config, &unpruned, &retained);
         let expected: Vec<Option<usize>> = retained.iter().map(|&layer| unpruned.windows[layer]).collect();
-        assert_eq!(read_written(&config, folder.path()).windows, expected);
+        assert_eq!(write_and_read_config(&config, folder.path()).windows, expected);
         let kinds: Vec<&str> =
             (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
         entries.insert("layer_types".into(), json!(kinds));
         let expected: Vec<Option<usize>> = retained.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
         retain_layers(&mut entries, &unpruned, &retained);
-        assert_eq!(read_written(&entries, folder.path()).windows, expected);
+        assert_eq!(write_and_read_config(&entries, folder.path()).windows, expected);
     }
 
-    fn read_written(config: &Map<String, Value>, folder: &std::path::Path) -> Config {
+    fn write_and_read_config(config: &Map<String, Value>, folder: &std::path::Path) -> Config {
         let file = folder.join("config.json");
         std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
         Config::read_file(&file).unwrap()
@@ -238,11 +238,11 @@ mod tests {
             entries.extend(more.as_object().unwrap().clone());
             entries.insert("model_type".into(), model_type.into());
             entries.insert("architectures".into(), json!([class]));
-            let unpruned = read_written(&entries, folder.path());
+            let unpruned = write_and_read_config(&entries, folder.path());
             for kept in [vec![0, 2, 3, 4, 5], vec![1, 5], vec![0, 1, 2, 5]] {
                 let mut config = entries.clone();
                 retain_layers(&mut config, &unpruned, &kept);
-                let cut = read_written(&config, folder.path());
+                let cut = write_and_read_config(&config, folder.path());
                 let all: Vec<usize> = (0..kept.len()).collect();
                 assert_eq!(
                     layer_settings(&all, &cut),

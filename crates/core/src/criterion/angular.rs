@@ -1,5 +1,5 @@
 //! Angular distance: removes the block with the smallest angular distance at the last token (Gromov et al.; used by
-//! ReplaceMe; design §6).
+//! ReplaceMe; docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! BlockPruner: repeatedly removes the sublayer whose removal leaves the lowest perplexity (arXiv 2406.10594). Not part
-//! of the paper. The authors of BlockPruner calibrate on Alpaca.
+//! BlockPruner: repeatedly removes the sublayer whose removal leaves the lowest perplexity (arXiv 2406.10594). Its
+//! authors calibrate on Alpaca. The Ghosted Layers paper does not evaluate it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

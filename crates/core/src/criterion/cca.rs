@@ -1,4 +1,5 @@
-//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2). Not part of the paper.
+//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2). The Ghosted Layers paper
+//! does not evaluate it.
 //!
 //! For the centered input `X` and output `Y` of a layer, the error of the best affine estimate of `Y` has the
 //! covariance `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, with `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular
@@ -70,7 +71,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Cca {
-    /// Returns the spans `[start, end)` to compare.
+    /// Returns the blocks `[start, end)` of layers to compare.
     fn candidates(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         let length = if self.cut == Cut::Layers { 1 } else { spec.depth };
         (0..=spec.layers - length).map(|start| (start, start + length)).collect()
@@ -108,8 +109,8 @@ impl Criterion for Cca {
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        let spans = self.candidates(spec).into_iter();
-        for (start, end) in spans.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
+        let blocks = self.candidates(spec).into_iter();
+        for (start, end) in blocks.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
             let [input, output] = [start, end].map(HookPoint::Stream);
             let sides: [RowSource<'_>; 2] =
                 [&|rows| to_f64(activations.rows(input, rows)?), &|rows| to_f64(activations.rows(output, rows)?)];

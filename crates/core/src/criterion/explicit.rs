@@ -1,4 +1,4 @@
-//! Explicit criterion: removes the layers or sublayers that the grid lists (design §6).
+//! Explicit criterion: removes the layers or sublayers that the grid lists (docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! FinerCut (arXiv 2405.18218): repeatedly removes the sublayer whose removal changes the logits least. Not part of the
-//! paper.
+//! FinerCut (arXiv 2405.18218): repeatedly removes the sublayer whose removal changes the logits least. The Ghosted
+//! Layers paper does not evaluate it.
 //!
 //! Unlike the published script, which never removes layer 0 in its first step, this implementation may remove layer 0.
 

@@ -1,5 +1,5 @@
-//! LaCo (arXiv 2402.11187), which is not part of the paper: merges layers from the top down, and keeps a merge if the
-//! output of the backbone stays similar.
+//! LaCo (arXiv 2402.11187): merges layers from the top down, and keeps a merge if the output of the backbone stays
+//! similar. The Ghosted Layers paper does not evaluate it.
 //!
 //! The loop follows the published notebook, which has no target depth. Here, the loop ends once enough layers are
 //! removed. A merge that would remove too many layers combines fewer of them.

@@ -1,11 +1,12 @@
-//! LLM-Drop (arXiv 2406.15786): removes the sublayers that change the residual stream least. Not part of the paper.
+//! LLM-Drop (arXiv 2406.15786): removes the sublayers that change the residual stream least. The Ghosted Layers paper
+//! does not evaluate it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
-use super::sublayers::{check_sublayers, lowest_sublayers};
+use super::sublayers::{check_sublayers, select_lowest_sublayers};
 use crate::calibrate::Pair;
 use crate::error::Result;
 use crate::options::Variant;
@@ -55,7 +56,7 @@ impl Criterion for LlmDrop {
         for (layer, kind) in candidates.filter(|&(layer, kind)| !stats.removed().contains(layer, kind)) {
             scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
         }
-        Ok(lowest_sublayers(&scores, spec.depth))
+        Ok(select_lowest_sublayers(&scores, spec.depth))
     }
 }
 

@@ -1,4 +1,4 @@
-//! LLM-Streamline: removes the block whose input and output are most similar (design §6).
+//! LLM-Streamline: removes the block whose input and output are most similar (docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
 //! LoRP: groups similar layers into clusters and removes the most redundant layers of the clusters (arXiv 2605.27786).
-//! Not part of the paper.
+//! The Ghosted Layers paper does not evaluate it.
 //!
 //! `S_ij` is the mean token-wise cosine of the streams that enter layers `i` and `j`. The mean over `i < j` gives the
 //! redundancy score `RLS = −log₂ mean S` of the backbone. Spectral clustering of `(S + 1)/2` groups the layers into `K`
@@ -138,9 +138,9 @@ impl<'a> Clusters<'a> {
         if self.queues[cluster].is_empty() {
             return None;
         }
-        let taken = self.queues[cluster].remove(0);
-        self.remaining[cluster].retain(|&layer| layer != taken.0);
-        Some(taken)
+        let removed = self.queues[cluster].remove(0);
+        self.remaining[cluster].retain(|&layer| layer != removed.0);
+        Some(removed)
     }
 
     /// Returns the cluster with the most similar remaining layers, among the clusters that have candidates. The first

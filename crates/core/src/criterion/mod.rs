@@ -1,4 +1,4 @@
-//! Pruning criteria: rules that select the layers to remove (design §6).
+//! Pruning criteria: rules that select the layers to remove (docs/design.md §6).
 //!
 //! Each criterion has a file with a registry entry, which is listed in [`ENTRIES`].
 //!
@@ -117,7 +117,7 @@ pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations of the official code from the paper that apply to `case`.
+/// Returns the deviations of the official code from the published formulas that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
@@ -135,10 +135,11 @@ pub const DENSE: Appearance = Appearance {
     ours: false,
 };
 
-/// Returns the paper's label for a criterion or for [`DENSE`]. An unknown name is returned unchanged.
+/// Returns the label of the Ghosted Layers paper for a criterion or for [`DENSE`]. An unknown name is returned
+/// unchanged.
 pub fn label(name: &str) -> &str {
     let dense = Some(DENSE).filter(|dense| dense.name == name);
-    dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
+    dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |appearance| appearance.label)
 }
 
 /// Returns the label for a criterion with options. An option that selects a known variant changes the label, as in
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paper_criteria_have_the_labels_of_the_paper() {
+    fn criterion_label_falls_back_to_its_name() {
         assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
         assert_eq!(label("my-rule"), "my-rule");
     }

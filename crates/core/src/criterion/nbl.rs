@@ -1,5 +1,6 @@
 //! Neural Block Linearization (arXiv 2505.21077): removes the sublayers that an affine map of their input approximates
-//! best. Not part of the paper. The published scripts rank only attention sublayers.
+//! best. The published scripts rank only attention sublayers. The Ghosted Layers paper does not evaluate this
+//! criterion.
 //!
 //! The bound is that of [`super::cca`], applied to the streams before and after the sublayer, as in the published
 //! scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the sublayer, with `h + a`, where `a` is its
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::cca::{RowSource, compute_bound, to_f64};
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
-use super::sublayers::{check_sublayers, lowest_sublayers};
+use super::sublayers::{check_sublayers, select_lowest_sublayers};
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
 use crate::map_input::MapInput;
@@ -86,7 +87,7 @@ impl Criterion for Nbl {
             };
             scores.push((candidate, sublayer_bound(activations, candidate, norm.as_ref())?));
         }
-        Ok(lowest_sublayers(&scores, spec.depth))
+        Ok(select_lowest_sublayers(&scores, spec.depth))
     }
 }
 

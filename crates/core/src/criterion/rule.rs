@@ -25,7 +25,7 @@ pub struct PruneSpec<'a> {
     pub unit: DepthUnit,
 }
 
-/// Measurements of the calibration pass, and a function that measures trials.
+/// Measurements of the calibration pass, and a function that measures [`Trial`]s, which are pruned backbones.
 pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
     /// Streams requested by [`Criterion::sites`]. `None` if they exceed the disk limit.

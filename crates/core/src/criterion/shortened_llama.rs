@@ -1,4 +1,4 @@
-//! Shortened LLaMA: removes the layers whose individual removal increases the perplexity least (design §6).
+//! Shortened LLaMA: removes the layers whose individual removal increases the perplexity least (docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer};

@@ -1,4 +1,4 @@
-//! ShortGPT: removes the layers that change the residual stream least (design §6).
+//! ShortGPT: removes the layers that change the residual stream least (docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! SLEB: repeatedly removes the layer whose removal increases the perplexity least (design §6).
+//! SLEB: repeatedly removes the layer whose removal increases the perplexity least (docs/design.md §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -21,7 +21,7 @@ const MAX_ITERATIONS: usize = 300;
 /// Fails if the eigenvectors cannot be computed or an affinity is not finite.
 pub(super) fn cluster(affinity: &[f64], layers: usize, clusters: usize) -> Result<Vec<usize>> {
     let points = embed(affinity, layers, clusters)?;
-    let labels = k_means(&points, best_runs(&points, clusters), clusters);
+    let labels = k_means(&points, partition_into_runs(&points, clusters), clusters);
     let mut first_seen = Vec::new();
     for &label in &labels {
         if !first_seen.contains(&label) {
@@ -49,10 +49,10 @@ fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f
 
 /// Returns the labels of the partition into `clusters` runs with the smallest sum of squared distances to the runs'
 /// means.
-fn best_runs(points: &[Vec<f64>], clusters: usize) -> Vec<usize> {
+fn partition_into_runs(points: &[Vec<f64>], clusters: usize) -> Vec<usize> {
     let layers = points.len();
-    // `costs[k][end]` is the minimum cost of splitting the first `end` points into k + 1 runs, and the start of the last
-    // run.
+    // `costs[k][end]` is the minimum cost of splitting the first `end` points into k + 1 runs, and the start of the
+    // last run.
     let mut costs = vec![vec![(f64::INFINITY, 0); layers + 1]; clusters];
     for end in 1..=layers {
         costs[0][end] = (run_cost(&points[..end]), 0);

@@ -12,7 +12,7 @@ pub(super) fn check_sublayers(name: &str, spec: &PruneSpec<'_>) -> Result<()> {
 }
 
 /// Selects the candidates with the lowest scores. The first candidate wins ties.
-pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
+pub(super) fn select_lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
     let mut ranked = scores.to_vec();
     // The sort is stable, so the first of several equal scores stays first.
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));

@@ -3,8 +3,8 @@
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
 //! choices. Choices of a document with equal inputs are merged, so their results are identical. Only rows that score a
-//! continuation go through the output head. Choices in different length regimes ([`Config::length_regime`]) share no prefix,
-//! because their rotary frequencies differ.
+//! continuation go through the output head. Choices in different length regimes ([`Config::length_regime`]) share no
+//! prefix, because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
 

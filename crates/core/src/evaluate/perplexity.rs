@@ -1,4 +1,4 @@
-//! Perplexity on token windows (design §5).
+//! Perplexity on token windows (docs/design.md §5).
 //!
 //! A window's loss is the mean negative log-likelihood of its T − 1 predicted tokens. The perplexity is `exp` of the
 //! mean loss over windows. All variants are scored in one run of their trie.

@@ -18,8 +18,8 @@ pub const STALE_AFTER: Duration = Duration::from_secs(180);
 const TEMPORARY_SUFFIX: &str = ".ghostlab-tmp";
 
 /// Creates `dir` if necessary and checks that files can be written there, so that a run fails at the start rather than
-/// when it saves its results. `names` are the files to write. None of them may exist as a folder. Also removes temporary
-/// files of killed processes ([`sweep`]).
+/// when it saves its results. `names` are the files to write. None of them may exist as a folder. Also removes
+/// temporary files of killed processes ([`sweep`]).
 ///
 /// # Errors
 /// Fails with exit code 3, naming the folder.

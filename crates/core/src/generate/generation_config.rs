@@ -81,7 +81,8 @@ impl GenerationConfig {
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
     }
 
-    /// Returns the settings that differ from `config.json` and the task's defaults, for use in cache keys.
+    /// Returns the settings that differ from `config.json` and the task's defaults, for use in cache keys, or `None` if
+    /// there are none.
     pub fn changes(&self) -> Option<Value> {
         let mut changes = Map::new();
         if self.has_other_ends {

@@ -218,7 +218,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Returns the cached blocks that a prompt shares with the most recent prompt. The last token of the new prompt
-    /// always runs and is excluded. Keys from another length regime cannot be shared.
+    /// always runs and is excluded. Keys from another length regime ([`Config::length_regime`]) cannot be shared.
     fn shared_chain(&self, prompt: usize) -> BlockChain {
         let Some((last, chain)) = &self.previous_prompt else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
@@ -386,9 +386,9 @@ impl<'a> Schedule<'a> {
         self.used_bytes -= self.sequence_bytes(sequence.prompt, sequence.program);
         self.generations[sequence.prompt][sequence.program] =
             Some(Generation::new(sequence.ids, end, self.settings, detokenizer)?);
-        let all: Option<Vec<Generation>> = self.generations[sequence.prompt].iter().cloned().collect();
-        let Some(all) = all else { return Ok(()) };
+        let generations: Option<Vec<Generation>> = self.generations[sequence.prompt].iter().cloned().collect();
+        let Some(generations) = generations else { return Ok(()) };
         self.release_chain(&sequence.chain);
-        observer.on_prompt_finished(sequence.prompt, &all)
+        observer.on_prompt_finished(sequence.prompt, &generations)
     }
 }

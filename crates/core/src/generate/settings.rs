@@ -60,21 +60,21 @@ impl Settings {
 
     pub(super) fn check(&self) -> Result<()> {
         if self.max_new_tokens == 0 {
-            return wrong_setting("the number of new tokens is 0", "at least one new token", "0".into());
+            return reject_setting("the number of new tokens is 0", "at least one new token", "0".into());
         }
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
-            return wrong_setting(
+            return reject_setting(
                 "the context is too short for a prompt and the new tokens",
                 "a context that exceeds the number of new tokens",
                 found,
             );
         }
         if self.batch == 0 {
-            return wrong_setting("the batch size is 0", "at least one prompt per batch", "0".into());
+            return reject_setting("the batch size is 0", "at least one prompt per batch", "0".into());
         }
         if let Some(index) = self.stops.iter().position(String::is_empty) {
-            return wrong_setting(
+            return reject_setting(
                 "empty stop string",
                 "stop strings of at least one character",
                 format!("stop {index}"),
@@ -82,19 +82,19 @@ impl Settings {
         }
         if let Some(sampling) = &self.sampling {
             if !(sampling.temperature > 0.0 && sampling.temperature.is_finite()) {
-                return wrong_setting("invalid temperature", "a number above 0", sampling.temperature.to_string());
+                return reject_setting("invalid temperature", "a number above 0", sampling.temperature.to_string());
             }
             if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-                return wrong_setting("invalid top_p", "a number above 0, at most 1", sampling.top_p.to_string());
+                return reject_setting("invalid top_p", "a number above 0, at most 1", sampling.top_p.to_string());
             }
             if sampling.top_k == Some(0) {
-                return wrong_setting("invalid top_k", "a whole number from 1", "0".into());
+                return reject_setting("invalid top_k", "a whole number from 1", "0".into());
             }
         }
         Ok(())
     }
 }
 
-fn wrong_setting(what: &str, expected: &str, found: String) -> Result<()> {
+fn reject_setting(what: &str, expected: &str, found: String) -> Result<()> {
     Err(Error::bad_input(what).at("generation").expected(expected).found(found))
 }

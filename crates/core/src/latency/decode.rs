@@ -72,14 +72,14 @@ impl DecodeResult {
 ///
 /// # Errors
 /// Fails if the engine does not support decoding or a step fails for a reason other than insufficient memory.
-/// Propagates errors from `after`.
+/// Propagates errors from `after_pass`.
 pub fn measure_decoding(
     engine: &dyn Engine,
     programs: &[Program],
     (prompt, tokens): (Prompt, usize),
     rounds: Rounds,
     extra: ExtraRounds,
-    after: &mut dyn FnMut(bool) -> Result<()>,
+    after_pass: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let tries = build_separate_tries(programs);
     run_rounds(
@@ -87,7 +87,7 @@ pub fn measure_decoding(
         rounds,
         extra,
         &mut |index| decode_tokens(engine, &tries[index], prompt, tokens).map(|(took, _)| took),
-        after,
+        after_pass,
     )
 }
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_work_matches_hand_computed_attention() {
+    fn decode_work_matches_hand_computed_flops() {
         let config = Config::read(&folder()).unwrap();
         let c = config.hidden;
         let q = config.heads * config.head_dim;

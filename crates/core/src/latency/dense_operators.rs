@@ -1,4 +1,4 @@
-//! Diagonal operators as full matrix products, which is how the paper's code applies them.
+//! Diagonal operators as full matrix products, which is how the code of the Ghosted Layers paper applies them.
 
 use crate::error::Result;
 use crate::model::{Operator, Program, Step};

@@ -16,7 +16,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Protocol of the paper, appendix G.
+    /// Protocol of the Ghosted Layers paper, appendix G.
     pub const PAPER: Self = Self { warmups: 3, timed: 10 };
 }
 
@@ -70,8 +70,8 @@ pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bo
 /// Otherwise it uses its own most stable consecutive rounds.
 pub(super) fn choose_counted_rounds(first: usize, times: &[&[f64]]) -> usize {
     let count = Rounds::PAPER.timed;
-    let is_stable = instability(times, first, count).0 == 0;
-    if is_stable { first } else { most_stable_rounds(times, count) }
+    let is_stable = measure_instability(times, first, count).0 == 0;
+    if is_stable { first } else { find_most_stable_rounds(times, count) }
 }
 
 /// Returns the number of passes that [`measure_interleaved`] makes if no additional rounds are needed.
@@ -84,18 +84,18 @@ pub fn count_passes(programs: usize, rounds: Rounds) -> usize {
 /// [`run_rounds`].
 ///
 /// # Errors
-/// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after`.
+/// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after_pass`.
 pub fn measure_interleaved(
     engine: &dyn Engine,
     programs: &[Program],
     prompt: Prompt,
     rounds: Rounds,
     extra: ExtraRounds,
-    after: &mut dyn FnMut(bool) -> Result<()>,
+    after_pass: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
     let tries = build_separate_tries(programs);
-    run_rounds(tries.len(), rounds, extra, &mut |index| time_pass(engine, &tries[index], &batch), after)
+    run_rounds(tries.len(), rounds, extra, &mut |index| time_pass(engine, &tries[index], &batch), after_pass)
 }
 
 /// Builds a separate trie for each program, so that programs share no steps.
@@ -104,8 +104,8 @@ pub(super) fn build_separate_tries(programs: &[Program]) -> Vec<Trie> {
 }
 
 /// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with a different program, so
-/// that the order varies. `after` runs after each pass. Its argument states whether the pass belongs to the requested
-/// rounds.
+/// that the order varies. `after_pass` runs after each pass. Its argument states whether the pass belongs to the
+/// requested rounds.
 ///
 /// A time is unstable if it varies too much ([`TimeSpread::is_noise`]). Rounds are added, up to the limits of `extra`,
 /// until each program has `rounds.timed` consecutive rounds in which both this program and the first one, the dense
@@ -117,7 +117,7 @@ pub(super) fn run_rounds(
     rounds: Rounds,
     extra: ExtraRounds,
     pass: &mut dyn FnMut(usize) -> Result<f64>,
-    after: &mut dyn FnMut(bool) -> Result<()>,
+    after_pass: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let mut timed = vec![PassTimes::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
     let requested = rounds.warmups + rounds.timed;
@@ -132,7 +132,7 @@ pub(super) fn run_rounds(
         }
         let limit = requested_duration.max(Duration::from_secs_f64(extra.seconds));
         if round >= requested
-            && (is_settled(&timed, rounds.timed)
+            && (have_stable_rounds(&timed, rounds.timed)
                 || (round > requested && timing_started.elapsed() - requested_duration >= limit))
         {
             break;
@@ -143,39 +143,39 @@ pub(super) fn run_rounds(
                 continue;
             }
             match (pass(index), &mut timed[index]) {
-                (Ok(took), PassTimes::Milliseconds(all)) if round >= rounds.warmups => all.push(took),
+                (Ok(took), PassTimes::Milliseconds(times)) if round >= rounds.warmups => times.push(took),
                 (Ok(_), _) => {}
                 (Err(error), slot) if is_out_of_memory(&error) => *slot = PassTimes::OutOfMemory,
                 (Err(error), _) => return Err(error),
             }
-            after(round < requested)?;
+            after_pass(round < requested)?;
         }
     }
-    let first_counted_round = most_stable_rounds(&measured_times(&timed), rounds.timed);
+    let first_counted_round = find_most_stable_rounds(&measured_times(&timed), rounds.timed);
     Ok(Session { timed, first_counted_round })
 }
 
 /// Returns the times of the programs that did not run out of memory.
 fn measured_times(timed: &[PassTimes]) -> Vec<&[f64]> {
     let measured = timed.iter().filter_map(|timed| match timed {
-        PassTimes::Milliseconds(all) => Some(&all[..]),
+        PassTimes::Milliseconds(times) => Some(&times[..]),
         PassTimes::OutOfMemory => None,
     });
     measured.collect()
 }
 
 /// Returns whether each program has `count` consecutive rounds in which both this program and the first one are stable.
-fn is_settled(timed: &[PassTimes], count: usize) -> bool {
+fn have_stable_rounds(timed: &[PassTimes], count: usize) -> bool {
     let times = measured_times(timed);
     let Some(&dense) = times.first() else { return true };
     times.iter().all(|&times| {
         let pair = [dense, times];
-        instability(&pair, most_stable_rounds(&pair, count), count).0 == 0
+        measure_instability(&pair, find_most_stable_rounds(&pair, count), count).0 == 0
     })
 }
 
 /// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
-fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
+fn measure_instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
     let counted = times.iter().filter_map(|all| all.get(first..all.len().min(first + count)));
     let spreads: Vec<TimeSpread> = counted.filter_map(TimeSpread::from_times).collect();
     (spreads.iter().filter(|spread| spread.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
@@ -183,10 +183,10 @@ fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
 
 /// Returns the start of the `count` consecutive rounds with the fewest unstable programs. The sum of relative
 /// deviations breaks ties.
-fn most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
+fn find_most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
     let rounds = times.iter().map(|all| all.len()).max().unwrap_or(0);
-    let all = (0..=rounds.saturating_sub(count)).map(|first| (first, instability(times, first, count)));
-    all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
+    let candidates = (0..=rounds.saturating_sub(count)).map(|first| (first, measure_instability(times, first, count)));
+    candidates.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
 fn time_pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
@@ -245,7 +245,7 @@ mod tests {
     /// memory.
     struct RecordingEngine {
         inner: AddingEngine,
-        ran: Mutex<Vec<usize>>,
+        run_lengths: Mutex<Vec<usize>>,
         max_steps: usize,
     }
 
@@ -268,7 +268,7 @@ mod tests {
             batch: &Batch,
             observer: &mut dyn Observer<dyn ResidualStream>,
         ) -> Result<Vec<Option<Vec<Prediction>>>> {
-            self.ran.lock().unwrap().push(trie.len());
+            self.run_lengths.lock().unwrap().push(trie.len());
             if trie.len() > self.max_steps {
                 return Err(Error::job("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"));
             }
@@ -288,7 +288,7 @@ mod tests {
     const NO_EXTRA_ROUNDS: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
     fn measure_rounds(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
-        let engine = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps };
+        let engine = RecordingEngine { inner: AddingEngine::new(), run_lengths: Mutex::default(), max_steps };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
@@ -298,31 +298,31 @@ mod tests {
             Ok(())
         });
         let session = session.unwrap();
-        (session.timed, engine.ran.into_inner().unwrap(), passes)
+        (session.timed, engine.run_lengths.into_inner().unwrap(), passes)
     }
 
     #[test]
     fn rounds_time_every_variant_and_exclude_warmups() {
-        let (timed, ran, passes) = measure_rounds(usize::MAX);
+        let (timed, run_lengths, passes) = measure_rounds(usize::MAX);
         // Steps per program: embedding, two per layer, head.
-        assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
+        assert_eq!(run_lengths, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
         assert_eq!(passes, 12);
         assert!(
-            timed.iter().all(|variant| matches!(variant, PassTimes::Milliseconds(all) if all.len() == 3)),
+            timed.iter().all(|variant| matches!(variant, PassTimes::Milliseconds(times) if times.len() == 3)),
             "{timed:?}"
         );
     }
 
     #[test]
     fn out_of_memory_variant_is_marked_and_not_rerun() {
-        let (timed, ran, _) = measure_rounds(8);
+        let (timed, run_lengths, _) = measure_rounds(8);
         assert_eq!(timed[0], PassTimes::OutOfMemory);
         assert!(
-            timed[1..].iter().all(|variant| matches!(variant, PassTimes::Milliseconds(all) if all.len() == 3)),
+            timed[1..].iter().all(|variant| matches!(variant, PassTimes::Milliseconds(times) if times.len() == 3)),
             "{timed:?}"
         );
         assert_eq!(
-            ran.iter().filter(|&&steps| steps == 10).count(),
+            run_lengths.iter().filter(|&&steps| steps == 10).count(),
             1,
             "a variant without enough memory was run again"
         );
@@ -371,7 +371,8 @@ mod tests {
     /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
     /// rounds, the first counted round, and the number of additional passes.
     fn measure_adaptive_rounds(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
-        let inner = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps: usize::MAX };
+        let inner =
+            RecordingEngine { inner: AddingEngine::new(), run_lengths: Mutex::default(), max_steps: usize::MAX };
         let engine = TimedEngine { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut extra_passes = 0;
@@ -381,8 +382,8 @@ mod tests {
             Ok(())
         });
         let session = session.unwrap();
-        let PassTimes::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
-        (all.len(), session.first_counted_round, extra_passes)
+        let PassTimes::Milliseconds(times) = &session.timed[0] else { panic!("{session:?}") };
+        (times.len(), session.first_counted_round, extra_passes)
     }
 
     #[test]
@@ -410,9 +411,9 @@ mod tests {
         let timed = [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), PassTimes::OutOfMemory, milliseconds(&[2.0; 5])];
         let times = measured_times(&timed);
         assert_eq!(times.len(), 2);
-        assert_eq!(most_stable_rounds(&times, 3), 1);
-        assert_eq!(most_stable_rounds(&[], 3), 0);
-        assert_eq!(instability(&times, 0, 3).0, 1);
+        assert_eq!(find_most_stable_rounds(&times, 3), 1);
+        assert_eq!(find_most_stable_rounds(&[], 3), 0);
+        assert_eq!(measure_instability(&times, 0, 3).0, 1);
     }
 
     #[test]
@@ -420,10 +421,10 @@ mod tests {
         let dense = milliseconds(&[5.0; 6]);
         let (early, late) =
             (milliseconds(&[2.0, 2.0, 2.0, 9.0, 2.0, 9.0]), milliseconds(&[9.0, 2.0, 9.0, 2.0, 2.0, 2.0]));
-        assert!(is_settled(&[dense.clone(), early.clone(), late.clone()], 3));
+        assert!(have_stable_rounds(&[dense.clone(), early.clone(), late.clone()], 3));
         // A variant is not compared with unstable times of the dense backbone.
-        assert!(!is_settled(&[late, early], 3));
-        assert!(is_settled(&[PassTimes::OutOfMemory], 3));
+        assert!(!have_stable_rounds(&[late, early], 3));
+        assert!(have_stable_rounds(&[PassTimes::OutOfMemory], 3));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Statistics of timed rounds, and the stability criterion.
 
 /// Maximum standard deviation of stable times, relative to the mean. Larger deviations indicate load from other
-/// programs. The paper's deviations are below 0.02, except for one of 0.13. For ten rounds, 0.05 corresponds to a 95 %
-/// confidence interval of ±3.6 % of the mean.
+/// programs. The deviations in the Ghosted Layers paper are below 0.02, except for one of 0.13. For ten rounds, 0.05
+/// corresponds to a 95 % confidence interval of ±3.6 % of the mean.
 pub const MAX_RELATIVE_DEVIATION: f64 = 0.05;
 
 /// Mean and spread of times.
@@ -27,7 +27,7 @@ impl TimeSpread {
         self.deviation / self.mean
     }
 
-    /// Returns whether the timing is unstable. Tables mark such times and claims exclude them.
+    /// Returns whether the timing is unstable. Tables mark such times, and checks of the paper's claims exclude them.
     pub fn is_noise(&self) -> bool {
         self.relative() > MAX_RELATIVE_DEVIATION
     }

@@ -1,4 +1,4 @@
-//! Ghosted Layers with a bias, which the paper does not include: the linear minimum mean square error estimate of
+//! Ghosted Layers with a bias, which its paper does not evaluate: the linear minimum mean square error estimate of
 //! Neural Block Linearization (arXiv 2505.21077, section 3), applied to removed layers.
 //!
 //! The repaired stream is `x·(I + M) + b`. Its mean equals the mean of the target stream `X_post`.

@@ -147,13 +147,13 @@ impl Boundary<'_> {
     }
 
     /// Returns empty sums for the channels of this boundary.
-    pub(super) fn sums(&self) -> Sums {
+    pub(super) fn new_sums(&self) -> Sums {
         Sums::new(self.channels(), self.backbone.accumulation_device())
     }
 
     /// Computes `XᵀX` and `XᵀΔ` over the first [`Self::fitted`] sequences, where `X = X_pre` and `Δ = X_post − X_pre`.
     pub(super) fn normal_equations(&self) -> Result<NormalEquations> {
-        let mut sums = self.sums();
+        let mut sums = self.new_sums();
         for rows in self.blocks(self.fitted) {
             sums.add_difference(self.pre(rows.clone())?, self.post(rows)?)?;
         }

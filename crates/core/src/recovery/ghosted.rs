@@ -1,4 +1,5 @@
-//! Ghosted Layers: replaces removed layers by the least-squares map of their update (paper §3, Theorem 1; design §7).
+//! Ghosted Layers: replaces removed layers by the least-squares map of their update (paper §3, Theorem 1;
+//! docs/design.md §7).
 //!
 //! With `input: normed`, which the paper does not include, the map reads `H = RMSNorm(X)` instead of `X`. The repaired
 //! stream is `x + h·M (+ b)`. The norm is that of the first removed layer. It has no weight if the layer does not start

@@ -134,8 +134,8 @@ impl JsonSchema for Ridge {
 /// held out. The system for the other windows is solved with each candidate `λ`. The `λ` with the smallest
 /// `‖X_h·M_λ − Δ_h‖²` on the held-out windows is selected, and the system for all windows is solved with it. Windows
 /// are drawn at random, so windows that share tokens with a held-out window are excluded from the selection. The
-/// candidates are the paper's 1e-6 and fractions of the mean eigenvalue `tr(XᵀX) / C`. These fractions do not depend on
-/// the number of windows.
+/// candidates are the Ghosted Layers paper's 1e-6 and fractions of the mean eigenvalue `tr(XᵀX) / C`. These fractions
+/// do not depend on the number of windows.
 ///
 /// # Errors
 /// Fails if there are fewer than two windows, all remaining windows share tokens with held-out ones, or the activations
@@ -150,7 +150,7 @@ pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSqua
             .hint("raise `operator_sequences`, or set `ridge` to a number"));
     }
     let Split { mut training, held_out, overlapping, squares, counts } = Split::read(boundary)?;
-    let Some(choice) = best_ridge(&training, &held_out) else {
+    let Some(choice) = select_ridge(&training, &held_out) else {
         return Err(Error::job("the normal equations are singular for every ridge")
             .found(format!("{} rows", training.rows()))
             .hint("use more calibration sequences, or `solver: svd` without `ridge`"));
@@ -194,9 +194,9 @@ impl Split {
     fn read(boundary: &Boundary<'_>) -> Result<Self> {
         let windows = boundary.fitted;
         let held_out_windows: Vec<usize> = (0..windows).filter(|&window| is_held_out(window, windows)).collect();
-        let mut training = boundary.sums();
-        let mut held_out = boundary.sums();
-        let mut overlapping = boundary.sums();
+        let mut training = boundary.new_sums();
+        let mut held_out = boundary.new_sums();
+        let mut overlapping = boundary.new_sums();
         let mut squares = 0.0;
         let mut counts = SplitCounts::default();
         for window in 0..windows {
@@ -246,7 +246,7 @@ struct RidgeChoice {
 }
 
 /// Returns the candidate with the smallest error on the held-out windows, or `None` if every system is singular.
-fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<RidgeChoice> {
+fn select_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<RidgeChoice> {
     let mut best: Option<RidgeChoice> = None;
     let mut default_excess = f64::NAN;
     for fraction in [None].into_iter().chain(RIDGE_FRACTIONS.map(Some)) {

@@ -1,5 +1,5 @@
-//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (design §7). The reference is the
-//! LinearPatch repository.
+//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (docs/design.md §7). The reference is
+//! the LinearPatch repository.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ impl Recovery for LinearPatch {
     }
 
     /// Returns the sequences on which the scales are fitted. They depend on the criterion, but not on the layers that
-    /// it selects, as in the reference code (design §1).
+    /// it selects, as in the reference code (docs/design.md §1).
     fn fit_sequences(&self, one_block: bool) -> FitSequences {
         if one_block && self.placement == Placement::Region { FitSequences::All } else { FitSequences::First }
     }

@@ -1,5 +1,5 @@
-//! Mean change, which the paper does not include: a constant replaces the update of the removed layers (as in arXiv
-//! 2407.16286).
+//! Mean change: a constant replaces the update of the removed layers (as in arXiv 2407.16286). The Ghosted Layers paper
+//! does not evaluate it.
 //!
 //! `‖1·bᵀ − Δ‖²` is minimal for `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the same mean
 //! as `X_post`.

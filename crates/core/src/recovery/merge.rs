@@ -1,5 +1,5 @@
-//! Merged layers, which the paper does not include (LaCo, arXiv 2402.11187): the weights of the removed layers are
-//! merged into those of the layer before the cut.
+//! Merged layers (LaCo, arXiv 2402.11187): the weights of the removed layers are merged into those of the layer before
+//! the cut. The Ghosted Layers paper does not evaluate this method.
 
 use std::sync::Arc;
 

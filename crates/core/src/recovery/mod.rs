@@ -1,4 +1,5 @@
-//! Recovery methods: operators that repair the boundary of a removed region (design §7).
+//! Recovery methods: operators that repair the boundary of a removed region, a block of adjacent layers (docs/design.md
+//! §7).
 //!
 //! Each method has its own file and a registry entry that is listed in [`ENTRIES`].
 //!
@@ -150,7 +151,7 @@ pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations of the official code from the paper that apply to `case`.
+/// Returns the deviations of the official code from the published formulas that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
@@ -182,9 +183,9 @@ pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
 
-/// Returns the paper's label for a recovery. An unknown name is returned unchanged.
+/// Returns the label of the Ghosted Layers paper for a recovery. An unknown name is returned unchanged.
 pub fn label(name: &str) -> &str {
-    appearance(name).map_or(name, |shown| shown.label)
+    appearance(name).map_or(name, |appearance| appearance.label)
 }
 
 /// Returns the label used in tables. Words of the name that do not identify a variant follow the label in parentheses.

@@ -1,5 +1,5 @@
-//! Neural Block Linearization (arXiv 2505.21077), which the paper does not include: an affine map replaces each
-//! removed sublayer. The published scripts replace only attention sublayers.
+//! Neural Block Linearization (arXiv 2505.21077): an affine map replaces each removed sublayer. The published scripts
+//! replace only attention sublayers. The Ghosted Layers paper does not evaluate this method.
 //!
 //! The sublayer adds `a` to the stream. The linear minimum mean square error estimate of `a` from `z` is `z·Wᵀ + b`,
 //! where `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream,

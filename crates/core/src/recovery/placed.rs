@@ -68,10 +68,10 @@ pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
 /// Inserts an operator, or composes it with an existing one, because the same layer may precede several spans.
 fn insert_or_compose<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
-        Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),
-        Entry::Occupied(mut taken) => {
-            let product = taken.get().compose(operator)?;
-            taken.insert(product);
+        Entry::Vacant(vacant) => drop(vacant.insert(Arc::clone(operator))),
+        Entry::Occupied(mut occupied) => {
+            let product = occupied.get().compose(operator)?;
+            occupied.insert(product);
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Prune&Comp: magnitude compensation folded into existing weights (Chen et al. 2025; paper appendix A; design §7).
+//! Prune&Comp: magnitude compensation folded into existing weights (Chen et al. 2025; appendix A of the Ghosted Layers
+//! paper; docs/design.md §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,17 +62,17 @@ struct PruneAndComp {
 /// Fills in the granularity and the target, each of which determines the other. The defaults are those of the paper.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
-    let (granularity, target) = resolve_form(&settings)?;
+    let (granularity, target) = resolve_granularity(&settings)?;
     (settings.granularity, settings.target) = (Some(granularity), Some(target));
     options::to_options(name, &settings)
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: PruneAndCompOptions = options::read(name, options)?;
-    Ok(Box::new(PruneAndComp { granularity: resolve_form(&settings)?.0, placement: settings.boundary }))
+    Ok(Box::new(PruneAndComp { granularity: resolve_granularity(&settings)?.0, placement: settings.boundary }))
 }
 
-fn resolve_form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
+fn resolve_granularity(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
     match (settings.granularity, settings.target) {
         (None | Some(Granularity::Channel), None | Some(Target::Boundary)) => {
             Ok((Granularity::Channel, Target::Boundary))

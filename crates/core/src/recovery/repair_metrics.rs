@@ -1,4 +1,5 @@
-//! Norms and errors of a repair on its calibration activations (design §7).
+//! Norms and errors of a repair on its calibration activations (docs/design.md §7). Figure numbers refer to the Ghosted
+//! Layers paper.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +23,7 @@ use crate::model::{Batch, HostRows, Operator, Step, Sublayer};
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
-    /// Mean of |X̂ − X_post| over tokens, for each channel (paper figure 4).
+    /// Mean of |X̂ − X_post| over tokens, for each channel (figure 4).
     pub boundary_mae_by_channel: Vec<f64>,
     /// Relative residual, ‖X̂ − X_post‖ / ‖Δ‖, or NaN if the removed layers did not change the stream.
     #[serde(with = "number")]
@@ -31,9 +32,9 @@ pub struct RepairMetrics {
     pub delta_norm: f64,
     /// Norm of the repair's update, ‖M‖.
     pub m_norm: f64,
-    /// Norm of the symmetric part of `M`, ‖(M + Mᵀ)/2‖ (paper figure 3).
+    /// Norm of the symmetric part of `M`, ‖(M + Mᵀ)/2‖ (figure 3).
     pub m_symmetric_norm: f64,
-    /// Norm of the antisymmetric part of `M`, ‖(M − Mᵀ)/2‖ (paper figure 3).
+    /// Norm of the antisymmetric part of `M`, ‖(M − Mᵀ)/2‖ (figure 3).
     pub m_antisymmetric_norm: f64,
 }
 
@@ -74,15 +75,15 @@ impl RepairMetrics {
             relative_residual: (squared_residual / delta_square).sqrt(),
             delta_norm: delta_square.sqrt(),
             m_norm: m.iter().map(|v| v * v).sum::<f64>().sqrt(),
-            m_symmetric_norm: part_norm(&m, channels, 1.0),
-            m_antisymmetric_norm: part_norm(&m, channels, -1.0),
+            m_symmetric_norm: component_norm(&m, channels, 1.0),
+            m_antisymmetric_norm: component_norm(&m, channels, -1.0),
         })
     }
 }
 
 /// Computes `‖(M + sign·Mᵀ)/2‖`: the norm of the symmetric part for a sign of 1, and that of the antisymmetric part for
 /// −1.
-fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
+fn component_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     let rows = (0..channels).map(|i| {
         let squares = (0..channels).map(|j| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2));
         squares.sum::<f64>()

@@ -1,5 +1,5 @@
-//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (design §7). The reference is the
-//! ReplaceMe repository.
+//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (docs/design.md §7). The reference
+//! is the ReplaceMe repository.
 
 use rayon::prelude::*;
 use schemars::JsonSchema;

@@ -1,5 +1,5 @@
-//! ReplaceMe with least squares: a linear map of the MLP output before the region (design §7). The reference is the
-//! ReplaceMe repository.
+//! ReplaceMe with least squares: a linear map of the MLP output before the region (docs/design.md §7). The reference is
+//! the ReplaceMe repository.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ impl Recovery for LeastSquares {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut sums = boundary.sums();
+        let mut sums = boundary.new_sums();
         let mut squares = 0.0;
         for rows in boundary.blocks(boundary.fitted) {
             let pre = boundary.pre(rows.clone())?;

@@ -42,7 +42,7 @@ impl Recovery for Sequential {
         let normal = if boundary.earlier.is_empty() {
             boundary.normal_equations()?
         } else {
-            let mut sums = boundary.sums();
+            let mut sums = boundary.new_sums();
             for sequence in 0..boundary.fitted {
                 let repaired = boundary.repaired(sequence)?;
                 let post = boundary.post(boundary.sequence(sequence))?;

@@ -6,12 +6,15 @@ use crate::error::Result;
 
 /// Function that computes the input `Z [rows, C]` of a map. Its arguments are the same rows of `X_pre` in f32 and in
 /// f64.
-pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
+pub(super) type ComputeInput<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
 /// Solves `min ‖Z·M − Δ‖²` over the first [`Boundary::fitted`] sequences.
-pub(super) fn fit_without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<LeastSquaresSolution> {
-    let mut sums = boundary.sums();
-    visit_blocks(boundary, input, |[z, delta]| sums.add(z, delta))?;
+pub(super) fn fit_without_bias(
+    boundary: &Boundary<'_>,
+    compute_input: ComputeInput<'_>,
+) -> Result<LeastSquaresSolution> {
+    let mut sums = boundary.new_sums();
+    visit_blocks(boundary, compute_input, |[z, delta]| sums.add(z, delta))?;
     least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
 }
 
@@ -23,14 +26,14 @@ pub(super) fn fit_without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Res
 /// `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
 pub(super) fn fit_with_bias(
     boundary: &Boundary<'_>,
-    input: Input<'_>,
+    compute_input: ComputeInput<'_>,
     ridge: f64,
 ) -> Result<(LeastSquaresSolution, Vec<f32>)> {
     let channels = boundary.channels();
     let mut means = [vec![0.0; channels], vec![0.0; channels]];
     let mut count = 0usize;
     let mut squares = 0.0;
-    visit_blocks(boundary, input, |pair| {
+    visit_blocks(boundary, compute_input, |pair| {
         squares += pair[0].iter().map(|v| v * v).sum::<f64>();
         for (sums, rows) in means.iter_mut().zip(pair.iter()) {
             rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
@@ -39,8 +42,8 @@ pub(super) fn fit_with_bias(
         Ok(())
     })?;
     means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
-    let mut sums = boundary.sums();
-    visit_blocks(boundary, input, |pair| {
+    let mut sums = boundary.new_sums();
+    visit_blocks(boundary, compute_input, |pair| {
         for (rows, mean) in pair.iter_mut().zip(&means) {
             rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
         }
@@ -61,13 +64,13 @@ pub(super) fn fit_with_bias(
 /// Calls `visit` with blocks of `Z` and `Δ` in f64, which together cover the first [`Boundary::fitted`] sequences.
 fn visit_blocks(
     boundary: &Boundary<'_>,
-    input: Input<'_>,
+    compute_input: ComputeInput<'_>,
     mut visit: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>,
 ) -> Result<()> {
     for rows in boundary.blocks(boundary.fitted) {
         let pre = boundary.pre(rows.clone())?;
         let (wide, delta) = pre_and_delta(pre, boundary.post(rows)?);
-        visit(&mut [input(pre, wide), delta])?;
+        visit(&mut [compute_input(pre, wide), delta])?;
     }
     Ok(())
 }
