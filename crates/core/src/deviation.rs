@@ -12,7 +12,7 @@
 /// by this number, regardless of the actual number of sequences.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
-/// Properties of a grid cell that determine which deviations apply.
+/// Properties of a grid cell (one combination of settings) that determine which deviations apply.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneCase<'a> {
     pub sequences: usize,

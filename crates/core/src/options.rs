@@ -196,8 +196,8 @@ impl MethodDescription {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Returns whether the values of an option are lists. In a grid, only a list of lists is a sweep over such an
-    /// option.
+    /// Returns whether the values of an option are lists. In a grid (the YAML file of an experiment), only a list of
+    /// lists is a sweep over such an option.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",

@@ -10,7 +10,8 @@ use crate::model::tensors::{StoredPart, open_checked_weights, stored_tensors, su
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
 
-/// Planned checkpoint of a variant. Layers and the names of their tensors are renumbered.
+/// Planned checkpoint of a variant (pruned and repaired backbone). Layers and the names of their tensors are
+/// renumbered.
 pub struct Layout {
     /// Backbone layer of each exported layer, in ascending order. An exported layer without sublayers, which contains
     /// only an operator, repeats the backbone layer of a neighbor.

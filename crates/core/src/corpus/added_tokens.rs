@@ -122,7 +122,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     let bytes = regular::read(tokenizer)?;
     // A damaged file is reported when the tokenizer is loaded.
     let Ok(tokens) = serde_json::from_slice::<TokenizerAddedTokens>(&bytes) else { return Ok(None) };
-    let added = tokens_to_add(&tokens.added_tokens, tokenizer)?;
+    let added = find_tokens_to_add(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
     Ok((!added.is_empty()).then(|| json!(added)))
 }
@@ -154,7 +154,7 @@ pub(super) fn merge_companion_tokens(bytes: Vec<u8>, tokenizer: &Path, rows: usi
     let Ok(TokenizerAddedTokens { mut added_tokens }) = serde_json::from_slice(&bytes) else {
         return Ok((bytes, Vec::new()));
     };
-    let added = tokens_to_add(&added_tokens, tokenizer)?;
+    let added = find_tokens_to_add(&added_tokens, tokenizer)?;
     let Ok(mut file) = serde_json::from_slice::<Value>(&bytes) else { return Ok((bytes, Vec::new())) };
     if added.is_empty() || !file.is_object() {
         return Ok((bytes, Vec::new()));
@@ -188,7 +188,7 @@ pub(super) fn merge_companion_tokens(bytes: Vec<u8>, tokenizer: &Path, rows: usi
 
 /// Returns the tokens in neighboring files that the `tokenizer.json` lacks or lists with different flags, in the order
 /// in which they are added.
-fn tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
+fn find_tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));

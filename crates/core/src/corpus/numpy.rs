@@ -17,7 +17,7 @@ const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
 impl NumpyRandom {
     pub(super) fn new(seed: u64) -> Self {
-        let [a, b, c, d] = SeedSequence::new(seed).words();
+        let [a, b, c, d] = SeedSequence::new(seed).generate_words();
         let mut new = Self { state: 0, increment: join_words(c, d) << 1 | 1, buffered_half: None };
         new.step();
         new.state = new.state.wrapping_add(join_words(a, b));
@@ -122,7 +122,7 @@ impl SeedSequence {
     }
 
     /// Implements `generate_state(4, uint64)`.
-    fn words(&self) -> [u64; 4] {
+    fn generate_words(&self) -> [u64; 4] {
         let mut hasher = Hasher { constant: 0x8b51_f9dd, multiplier: 0x58f3_8ded };
         std::array::from_fn(|word| {
             let low = u64::from(hasher.hash(self.0[2 * word % 4]));

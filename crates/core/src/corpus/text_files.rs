@@ -78,14 +78,14 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
 /// See [`read_rows`].
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
-    let mut all = Vec::new();
+    let mut rows = Vec::new();
     let mut memory = RowMemory::new(limit, path);
     for row in open_rows_within(path, column, limit)? {
         let row = row?;
         memory.add(row.len())?;
-        all.push(row);
+        rows.push(row);
     }
-    if all.is_empty() { Err(CORPUS_FILES.empty_error(path)) } else { Ok(all) }
+    if rows.is_empty() { Err(CORPUS_FILES.empty_error(path)) } else { Ok(rows) }
 }
 
 /// Iterator over rows of text. Callers must stop at the first error.

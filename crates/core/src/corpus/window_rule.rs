@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::stream::{ShardOrder, Shards, draw_windows};
 use super::text_files::Rows;
-use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
+use super::windows::{Documents, Start, Windows, count_predicted_bytes, last_start};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 use crate::quantity::pluralize;
@@ -145,7 +145,7 @@ pub fn evaluation_windows(
     let count = limit.map_or(all, |limit| limit.min(all));
     ids.truncate(count * length);
     let starts = (0..count).map(|index| Start { document: 0, token: index * length }).collect();
-    let bytes = ends[..count * length].chunks(length).map(predicted_bytes).sum();
+    let bytes = ends[..count * length].chunks(length).map(count_predicted_bytes).sum();
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 

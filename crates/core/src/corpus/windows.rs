@@ -28,7 +28,7 @@ pub struct Windows {
 }
 
 /// Returns the number of text bytes from the end of a window's first token to the end of its last.
-pub(super) fn predicted_bytes(ends: &[usize]) -> usize {
+pub(super) fn count_predicted_bytes(ends: &[usize]) -> usize {
     ends.last().zip(ends.first()).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
@@ -50,7 +50,7 @@ impl Windows {
         let token = random.randint(0, last)? as usize;
         let range = token..token + self.length;
         self.ids.extend_from_slice(&tokens.0[range.clone()]);
-        self.bytes += predicted_bytes(&tokens.1[range]);
+        self.bytes += count_predicted_bytes(&tokens.1[range]);
         self.starts.push(Start { document, token });
         Ok(())
     }

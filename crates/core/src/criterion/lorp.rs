@@ -63,10 +63,10 @@ impl Criterion for Lorp {
             values[pair.to * layers + pair.from] = similarity;
             sum += similarity;
         }
-        let clusters = self.clusters.unwrap_or_else(|| default_clusters(sum / pairs.len() as f64).min(layers));
+        let clusters = self.clusters.unwrap_or_else(|| default_cluster_count(sum / pairs.len() as f64).min(layers));
         let affinity: Vec<f64> = values.iter().map(|similarity| (similarity + 1.0) / 2.0).collect();
         let labels = spectral::cluster(&affinity, layers, clusters)?;
-        let order = Clusters::new(&values, &labels, clusters).removal_order(spec.depth);
+        let order = Clusters::new(&values, &labels, clusters).order_removals(spec.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
         // A layer that is alone in its cluster has no redundancy and therefore no score.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
@@ -75,7 +75,7 @@ impl Criterion for Lorp {
 }
 
 /// Returns the default number of clusters for a mean similarity over all pairs of layers.
-fn default_clusters(mean_similarity: f64) -> usize {
+fn default_cluster_count(mean_similarity: f64) -> usize {
     // A mean that is zero or negative indicates no redundancy.
     let score = if mean_similarity > 0.0 { -mean_similarity.log2() } else { f64::INFINITY };
     match score {
@@ -119,7 +119,7 @@ impl<'a> Clusters<'a> {
     }
 
     /// Returns `count` layers in the order of removal, each with its redundancy.
-    fn removal_order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
+    fn order_removals(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
         let mut order = Vec::new();
         for cluster in 0..self.queues.len() {
             if order.len() < count {
@@ -127,7 +127,7 @@ impl<'a> Clusters<'a> {
             }
         }
         while order.len() < count {
-            let Some(cluster) = self.most_similar_cluster() else { break };
+            let Some(cluster) = self.find_most_similar_cluster() else { break };
             order.extend(self.remove_most_redundant(cluster));
         }
         order
@@ -145,7 +145,7 @@ impl<'a> Clusters<'a> {
 
     /// Returns the cluster with the most similar remaining layers, among the clusters that have candidates. The first
     /// cluster wins ties.
-    fn most_similar_cluster(&self) -> Option<usize> {
+    fn find_most_similar_cluster(&self) -> Option<usize> {
         let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
         let similarities = open.map(|cluster| {
             let remaining = &self.remaining[cluster];
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn default_cluster_count_follows_mean_similarity() {
         for (mean, clusters) in [(-0.1, 2), (0.0, 2), (0.5, 2), (0.51, 3), (0.61, 3), (0.62, 4), (1.0, 4)] {
-            assert_eq!(default_clusters(mean), clusters, "{mean}");
+            assert_eq!(default_cluster_count(mean), clusters, "{mean}");
         }
     }
 

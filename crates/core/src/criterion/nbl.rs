@@ -85,14 +85,18 @@ impl Criterion for Nbl {
                 MapInput::Stream => None,
                 MapInput::Normed => stats.input_norm(candidate)?,
             };
-            scores.push((candidate, sublayer_bound(activations, candidate, norm.as_ref())?));
+            scores.push((candidate, compute_sublayer_bound(activations, candidate, norm.as_ref())?));
         }
         Ok(select_lowest_sublayers(&scores, spec.depth))
     }
 }
 
 /// Computes the bound for a sublayer. If a norm is given, the input of the map is the normalized stream.
-fn sublayer_bound(activations: &Activations, sublayer: (usize, Sublayer), norm: Option<&RmsNorm>) -> Result<f64> {
+fn compute_sublayer_bound(
+    activations: &Activations,
+    sublayer: (usize, Sublayer),
+    norm: Option<&RmsNorm>,
+) -> Result<f64> {
     let [before, after] = sites_around(sublayer);
     let channels = activations.shape().channels;
     let stream_before: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);

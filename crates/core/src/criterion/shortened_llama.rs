@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn released_orders_contain_no_duplicate_layers() {
-        let all = parse_released_orders(RELEASED_ORDERS).unwrap();
-        assert_eq!(all.len(), 4);
-        for entry in all {
+        let orders = parse_released_orders(RELEASED_ORDERS).unwrap();
+        assert_eq!(orders.len(), 4);
+        for entry in orders {
             let mut sorted = entry.order.clone();
             sorted.sort_unstable();
             sorted.dedup();

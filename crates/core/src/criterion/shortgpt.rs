@@ -44,18 +44,18 @@ enum LastLayer {
 }
 
 impl ShortGpt {
-    fn candidates(&self, spec: &PruneSpec<'_>) -> usize {
+    fn candidate_count(&self, spec: &PruneSpec<'_>) -> usize {
         spec.layers - usize::from(self.last_layer == LastLayer::Keep)
     }
 }
 
 impl Criterion for ShortGpt {
     fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, self.candidates(spec), spec)
+        check_depth(NAME, TOO_FEW_LAYERS, self.candidate_count(spec), spec)
     }
 
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
-        (0..self.candidates(spec)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
+        (0..self.candidate_count(spec)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
     fn is_iterative(&self) -> bool {

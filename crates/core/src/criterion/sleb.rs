@@ -30,7 +30,7 @@ struct Sleb {
 }
 
 /// Returns each layer that neither cut contains, together with `removed` extended by that layer.
-fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
+fn list_candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
     let remaining = (0..layers).filter(|&layer| !absent.contains_layer(layer) && !removed.contains_layer(layer));
     remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
 }
@@ -39,8 +39,8 @@ fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
 /// in the middle are removed first.
 pub(super) fn greedy_layer_trials(spec: &PruneSpec<'_>) -> Vec<Cut> {
     let start = (spec.layers - spec.depth) / 2;
-    let steps =
-        (0..spec.depth).flat_map(|step| candidates(spec.layers, &Cut::default(), &Cut::layers(start..start + step)));
+    let steps = (0..spec.depth)
+        .flat_map(|step| list_candidates(spec.layers, &Cut::default(), &Cut::layers(start..start + step)));
     steps.map(|(_, trial)| trial).collect()
 }
 
@@ -65,7 +65,7 @@ impl Criterion for Sleb {
         let mut selection = Selection::from_layers([], Vec::new());
         for _ in 0..spec.depth {
             let (layers, trials): (Vec<usize>, Vec<Cut>) =
-                candidates(spec.layers, stats.removed(), &selection.removed).into_iter().unzip();
+                list_candidates(spec.layers, stats.removed(), &selection.removed).into_iter().unzip();
             let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
             let scored = layers.into_iter().zip(trials).zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });

@@ -91,7 +91,7 @@ fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<
                 mean_point(&mut members.map(|(point, _)| point))
             })
             .collect();
-        let next: Vec<usize> = points.iter().map(|point| nearest_mean(point, &means)).collect();
+        let next: Vec<usize> = points.iter().map(|point| find_nearest_mean(point, &means)).collect();
         let has_empty_cluster = (0..clusters).any(|cluster| !next.contains(&cluster));
         if next == labels || has_empty_cluster {
             break;
@@ -102,7 +102,7 @@ fn k_means(points: &[Vec<f64>], mut labels: Vec<usize>, clusters: usize) -> Vec<
 }
 
 /// Returns the index of the nearest mean. The first wins ties.
-fn nearest_mean(point: &[f64], means: &[Vec<f64>]) -> usize {
+fn find_nearest_mean(point: &[f64], means: &[Vec<f64>]) -> usize {
     let distances = means.iter().map(|mean| squared_distance(point, mean)).enumerate();
     distances.reduce(|best, next| if next.1 < best.1 { next } else { best }).map_or(0, |(index, _)| index)
 }

@@ -2,7 +2,7 @@
 //!
 //! All predicted tokens of all windows have equal weight. `p` is the dense model's next-token distribution, and `q` is
 //! the variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
-//! `--kl-divergence`. The dense model runs in the same trie as its variants, so logits need not be stored.
+//! `--kl-divergence`. The dense model runs in the same [`Trie`] as its pruned variants, so logits need not be stored.
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
 use super::perplexity::{BATCH_TOKENS, Losses, PerplexityEval};

@@ -1,5 +1,5 @@
-//! Data sets that variants are scored on, divided into chunks. Results are stored per chunk, so that an interrupted run
-//! can be resumed.
+//! Data sets on which variants (pruned and repaired backbones) are scored, divided into chunks. Results are stored per
+//! chunk, so that an interrupted run can be resumed.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Eval set of generation tasks. Each chunk of prompts is continued under every program of a trie.
+//! Eval set of generation tasks. Each chunk of prompts is continued under every program (variant) of a [`Trie`].
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;

@@ -51,7 +51,7 @@ impl LogitDistance {
         let trunks = Trunks::new(engine, programs);
         let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
         for window in windows.iter() {
-            let means = self.window_means(engine, &trunks.run(engine, window)?, window.len())?;
+            let means = self.compute_window_means(engine, &trunks.run(engine, window)?, window.len())?;
             distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
             progress(window.len())?;
         }
@@ -60,7 +60,7 @@ impl LogitDistance {
 
     /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense
     /// backbone.
-    fn window_means(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
+    fn compute_window_means(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
         for first in (0..tokens).step_by(BLOCK_ROWS) {

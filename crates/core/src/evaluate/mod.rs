@@ -1,4 +1,5 @@
-//! Evaluation of variants: perplexity, multiple-choice tasks, generation, and damage relative to the dense model.
+//! Evaluation of variants (pruned and repaired backbones): perplexity, multiple-choice tasks, generation, and damage
+//! relative to the dense model.
 //!
 //! ```
 //! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};

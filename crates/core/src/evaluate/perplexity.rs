@@ -1,7 +1,7 @@
 //! Perplexity on token windows (docs/design.md §5).
 //!
 //! A window's loss is the mean negative log-likelihood of its T − 1 predicted tokens. The perplexity is `exp` of the
-//! mean loss over windows. All variants are scored in one run of their trie.
+//! mean loss over windows. All variants are scored in one run of their [`Trie`], which shares their common steps.
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
 use crate::corpus::Windows;

@@ -13,7 +13,7 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
         finite.push_str(&rest[..start]);
         rest = &rest[start..];
         if rest.starts_with('"') {
-            let end = string_end(rest);
+            let end = find_string_end(rest);
             finite.push_str(&rest[..end]);
             rest = &rest[end..];
         } else if let Some(name) = ["NaN", "Infinity", "-Infinity"].iter().find(|name| rest.starts_with(**name)) {
@@ -30,7 +30,7 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
 }
 
 /// Returns the length of the JSON string at the start of `text`, including the quotes.
-fn string_end(text: &str) -> usize {
+fn find_string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (index, byte) in text.bytes().enumerate().skip(1) {
         match byte {

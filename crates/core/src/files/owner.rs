@@ -21,7 +21,7 @@ pub struct Owner {
 impl Owner {
     pub fn current() -> Self {
         let pid = std::process::id();
-        let started = match process_state(Path::new(PROC), pid) {
+        let started = match read_process_state(Path::new(PROC), pid) {
             ProcessState::Since(started) => Some(started),
             ProcessState::Gone | ProcessState::Unknown => None,
         };
@@ -89,7 +89,7 @@ enum ProcessState {
 }
 
 fn is_process_alive(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
-    match (process_state(proc, pid), started) {
+    match (read_process_state(proc, pid), started) {
         (ProcessState::Gone, _) => Some(false),
         (ProcessState::Since(now), Some(then)) => Some(now == then),
         // At least one start time is unknown.
@@ -97,7 +97,7 @@ fn is_process_alive(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool>
     }
 }
 
-fn process_state(proc: &Path, pid: u32) -> ProcessState {
+fn read_process_state(proc: &Path, pid: u32) -> ProcessState {
     let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
         Ok(stat) => stat,
         Err(error) if error.kind() == ErrorKind::NotFound && !process_exists(pid) => return ProcessState::Gone,

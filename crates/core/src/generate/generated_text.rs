@@ -55,7 +55,7 @@ impl Generation {
 
 /// Returns the reason why a continuation ends after `ids`, or `None` if it continues. Stop strings are searched for in
 /// the complete text including special tokens, because a stop string may span tokens.
-pub(super) fn end_reason(
+pub(super) fn find_end_reason(
     ids: &[u32],
     settings: &super::Settings,
     detokenizer: &dyn Detokenizer,

@@ -1,4 +1,4 @@
-//! Text generation by programs (docs/design.md §20), token by token using a KV cache.
+//! Text generation by [`Program`](crate::model::Program)s (docs/design.md §20), token by token using a KV cache.
 //!
 //! The continuation of a prompt depends only on the prompt, the program and the settings. It does not depend on the
 //! number or order of concurrent sequences or on shared prefixes. To ensure this, the CPU engine sums each row in a

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use rayon::prelude::*;
 
-use super::generated_text::{Detokenizer, End, Generation, end_reason};
+use super::generated_text::{Detokenizer, End, Generation, find_end_reason};
 use super::processors::GeneratedSequence;
 use super::sampling::TokenSampler;
 use super::settings::Settings;
@@ -200,7 +200,7 @@ impl<'a> Schedule<'a> {
         self.programs.iter().map(|&program| self.sequence_bytes(prompt, program)).sum()
     }
 
-    fn next_block_id(&mut self) -> BlockId {
+    fn allocate_block_id(&mut self) -> BlockId {
         self.next_block += 1;
         self.next_block
     }
@@ -219,7 +219,7 @@ impl<'a> Schedule<'a> {
 
     /// Returns the cached blocks that a prompt shares with the most recent prompt. The last token of the new prompt
     /// always runs and is excluded. Keys from another length regime ([`Config::length_regime`]) cannot be shared.
-    fn shared_chain(&self, prompt: usize) -> BlockChain {
+    fn find_shared_chain(&self, prompt: usize) -> BlockChain {
         let Some((last, chain)) = &self.previous_prompt else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
         let other = self.ids[*last];
@@ -248,7 +248,7 @@ impl<'a> Schedule<'a> {
             if running + inputs.len() >= self.settings.batch {
                 break;
             }
-            let mut chain = self.shared_chain(prompt);
+            let mut chain = self.find_shared_chain(prompt);
             let mut tokens = self.ids[prompt].len() - chain.iter().map(|(_, tokens)| tokens).sum::<usize>();
             if self.used_bytes + self.prompt_bytes(tokens) + self.total_sequence_bytes(prompt)
                 > self.settings.cache_bytes
@@ -267,7 +267,7 @@ impl<'a> Schedule<'a> {
             }
             prefill_tokens += tokens;
             self.pending_prompts.pop_front();
-            let block = self.next_block_id();
+            let block = self.allocate_block_id();
             let bytes = self.prompt_bytes(tokens);
             let context = chain.clone();
             self.blocks.insert(block, (0, bytes));
@@ -300,7 +300,7 @@ impl<'a> Schedule<'a> {
         for program in self.programs.clone() {
             let identity = &self.prompts[prompt].identity;
             let sampler = self.settings.sampling.map(|sampling| TokenSampler::new(sampling, identity));
-            let block = self.next_block_id();
+            let block = self.allocate_block_id();
             let chain = chain.clone();
             let ids = Vec::new();
             self.sequences.push(Sequence { prompt, program, chain, block, includes_prompt: false, ids, sampler });
@@ -311,18 +311,22 @@ impl<'a> Schedule<'a> {
     fn run_round(&mut self, detokenizer: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
         let running_before = self.sequences.len();
         let mut sequences = std::mem::take(&mut self.sequences);
-        let mut inputs: Vec<SequenceInput> = sequences.iter_mut().map(|sequence| self.next_input(sequence)).collect();
+        let mut inputs: Vec<SequenceInput> =
+            sequences.iter_mut().map(|sequence| self.prepare_next_input(sequence)).collect();
         self.sequences = sequences;
         inputs.extend(self.start_prompts());
         let sequences = std::mem::take(&mut self.sequences);
-        let sequences_with_tokens = self.next_tokens(&inputs, sequences)?;
+        let sequences_with_tokens = self.choose_next_tokens(&inputs, sequences)?;
         debug_assert!(running_before <= sequences_with_tokens.len());
         // Detokenizing all sequences takes about as long as a step of a small backbone, so run it in parallel.
         let settings = self.settings;
         let ends = sequences_with_tokens.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
-            let end =
-                if next.is_none() { Some(End::NotFinite) } else { end_reason(&sequence.ids, settings, detokenizer)? };
+            let end = if next.is_none() {
+                Some(End::NotFinite)
+            } else {
+                find_end_reason(&sequence.ids, settings, detokenizer)?
+            };
             Ok((sequence, end))
         });
         let mut finished = Vec::new();
@@ -337,7 +341,7 @@ impl<'a> Schedule<'a> {
 
     /// Chooses the next token of each sequence. `sequences` must be in the order of `inputs`, with one sequence per
     /// program for each new prompt.
-    fn next_tokens(
+    fn choose_next_tokens(
         &mut self,
         inputs: &[SequenceInput],
         sequences: Vec<Sequence>,
@@ -357,14 +361,14 @@ impl<'a> Schedule<'a> {
 
     /// Returns the input that computes the next token of a sequence. It contains the last token, or all tokens if the
     /// cached keys belong to another length regime and must be recomputed.
-    fn next_input(&mut self, sequence: &mut Sequence) -> SequenceInput {
+    fn prepare_next_input(&mut self, sequence: &mut Sequence) -> SequenceInput {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();
         let is_new_regime = self.config.length_regime(length) != self.config.length_regime(length - 1);
         let mut ids = sequence.ids.last().copied().into_iter().collect();
         if is_new_regime && self.config.recomputes_in_new_regime() {
             self.decoding.free_block(sequence.block);
-            sequence.block = self.next_block_id();
+            sequence.block = self.allocate_block_id();
             sequence.includes_prompt = true;
             ids = [prompt, sequence.ids.as_slice()].concat();
         }

@@ -1,5 +1,5 @@
 //! Latency of one forward pass over a prompt (prefill) and of decoding new tokens after it (decode). Passes of
-//! different variants alternate.
+//! different variants (pruned and repaired backbones) alternate.
 //!
 //! | file | content |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Timed rounds. Every round runs all variants, so that machine drift affects them equally.
+//! Timed rounds. Every round runs the programs of all variants, so that machine drift affects them equally.
 
 use std::time::{Duration, Instant};
 

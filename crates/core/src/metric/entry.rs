@@ -59,7 +59,7 @@ pub enum PairedTest {
     Bootstrap,
 }
 
-/// Visibility of a metric in the tables of a run.
+/// Visibility of a metric in the tables of a run. The grid is the YAML file that defines the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricVisibility {
     /// Shown in every table of a run.

@@ -177,7 +177,7 @@ impl MetricEntry {
     }
 
     /// Returns the part of an id after the metric's prefix, or `None` if the id does not match.
-    fn member<'i>(&self, id: &'i str) -> Option<&'i str> {
+    fn parse_member<'i>(&self, id: &'i str) -> Option<&'i str> {
         id.strip_prefix(self.id)?.strip_prefix('_').filter(|member| !self.id.is_empty() && !member.is_empty())
     }
 }
@@ -199,7 +199,7 @@ impl Metric {
             return Ok(metric);
         }
         let mut entries_with_members = ENTRIES.iter().filter(|entry| entry.has_members());
-        entries_with_members.find_map(|entry| Some(entry.metric_for(entry.member(id)?))).ok_or_else(|| {
+        entries_with_members.find_map(|entry| Some(entry.metric_for(entry.parse_member(id)?))).ok_or_else(|| {
             let known = Self::known_ids();
             Error::bad_input(format!("unknown metric `{id}`"))
                 .expected(format!(
@@ -221,7 +221,7 @@ impl Metric {
     /// Parses ids such as `flips_mmlu_anatomy(shots=5)/acc,none`.
     fn find_flips(id: &str) -> Option<Self> {
         let mut entries = ENTRIES.iter().filter(|entry| matches!(entry.source, MetricSource::Flips(_)));
-        entries.find_map(|entry| Some(entry.metric_on(&Self::find_defined(entry.member(id)?)?)))
+        entries.find_map(|entry| Some(entry.metric_on(&Self::find_defined(entry.parse_member(id)?)?)))
     }
 
     /// Parses ids such as `mmlu(shots=5)/acc,none`.

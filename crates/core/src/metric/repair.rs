@@ -25,7 +25,7 @@ pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
     source: MetricSource::Repair(|sample| {
-        relative_norm(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)
+        mean_relative_norm(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)
     }),
     ..FRACTION_DEFAULTS.with_name("m_symmetric_share", "Symmetric part")
 };
@@ -34,7 +34,7 @@ pub static SYMMETRIC: MetricEntry = MetricEntry {
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
     source: MetricSource::Repair(|sample| {
-        relative_norm(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)
+        mean_relative_norm(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)
     }),
     ..FRACTION_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
@@ -57,7 +57,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// Averages `ratio`, the relative norm of a component of `M`, over boundaries. Returns `None` if there is no operator.
-fn relative_norm(sample: &RepairSample<'_>, ratio: fn(&RepairMetrics) -> f64) -> Option<f64> {
+fn mean_relative_norm(sample: &RepairSample<'_>, ratio: fn(&RepairMetrics) -> f64) -> Option<f64> {
     mean_over_boundaries(&sample.boundaries, |boundary| boundary.m_norm).filter(|norm| *norm > 0.0)?;
     mean_over_boundaries(&sample.boundaries, ratio)
 }

@@ -111,14 +111,17 @@ impl Recovery for LinearPatch {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let (scale, notes) = self.compute_scale(boundary)?;
-        let operator =
-            if self.rotate { Operator::dense(channels, rotated_matrix(&scale))? } else { Operator::diagonal(scale)? };
+        let operator = if self.rotate {
+            Operator::dense(channels, compute_rotated_matrix(&scale))?
+        } else {
+            Operator::diagonal(scale)?
+        };
         Ok(Solution { notes, ..Solution::new(Repair::Stream(operator)) })
     }
 }
 
 /// Computes the row-major matrix `H·diag(d)·Hᵀ [C, C]`. For some sizes, `Hᵀ` differs from `H`.
-fn rotated_matrix(scale: &[f32]) -> Vec<f32> {
+fn compute_rotated_matrix(scale: &[f32]) -> Vec<f32> {
     let mut matrix = hadamard::matrix(scale.len());
     for row in matrix.chunks_exact_mut(scale.len()) {
         row.iter_mut().zip(scale).for_each(|(v, d)| *v *= d);
@@ -248,8 +251,8 @@ mod tests {
     fn rotated_scales_give_symmetric_operators() {
         // The Hadamard matrices of size 24 and 40 are not symmetric.
         for channels in [16, 24, 28, 40] {
-            let matrix = rotated_matrix(&vec![3.0; channels]);
-            let uneven = rotated_matrix(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
+            let matrix = compute_rotated_matrix(&vec![3.0; channels]);
+            let uneven = compute_rotated_matrix(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
             for (index, v) in matrix.iter().enumerate() {
                 let i = index / channels;
                 let j = index % channels;

@@ -1,4 +1,4 @@
-//! Changes in a document's answer between the dense model and a variant.
+//! Changes in a document's answer between the dense model and a pruned variant.
 
 use super::task_result::Measure;
 

@@ -80,14 +80,14 @@ impl GgufVocabulary<'_> {
                 .found(format!("`{}`", merge.concat())));
         }
         Ok(json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.list_added_tokens(),
             "normalizer": splitter.nfc.then(|| json!({"type": "NFC"})),
             "pre_tokenizer": splitter.build_pre_tokenizer(),
             "post_processor": self.build_post_processor(bos)?,
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
             "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-                "ignore_merges": splitter.ignore_merges, "vocab": self.vocab(), "merges": merges},
+                "ignore_merges": splitter.ignore_merges, "vocab": self.build_vocab(), "merges": merges},
         }))
     }
 
@@ -95,7 +95,7 @@ impl GgufVocabulary<'_> {
     fn build_sentence_piece(&self, scores: &[f64]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-        let unknown = self.special_token_id("unknown")?.map(|id| self.tokens[id]);
+        let unknown = self.read_special_token_id("unknown")?.map(|id| self.tokens[id]);
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
         let normalizers = match prefix {
             true => vec![json!({"type": "Prepend", "prepend": SPACE}), replace],
@@ -110,19 +110,19 @@ impl GgufVocabulary<'_> {
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
         Ok(json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.list_added_tokens(),
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "pre_tokenizer": null,
             "post_processor": self.build_post_processor(bos)?,
             "decoder": {"type": "Sequence", "decoders": decoders},
             "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-                "vocab": self.vocab(), "merges": derive_merges(&self.tokens, &self.token_types, scores)},
+                "vocab": self.build_vocab(), "merges": derive_merges(&self.tokens, &self.token_types, scores)},
         }))
     }
 
     /// Maps tokens to ids. Skips unused tokens, which only pad the embedding.
-    fn vocab(&self) -> Map<String, Value> {
+    fn build_vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.token_types[*id] != UNUSED);
         // The first of several equal tokens wins, as in llama.cpp.
         let mut vocab = Map::new();
@@ -131,7 +131,7 @@ impl GgufVocabulary<'_> {
     }
 
     /// Returns the added tokens, which are matched before pre-tokenization.
-    fn added_tokens(&self) -> Vec<Value> {
+    fn list_added_tokens(&self) -> Vec<Value> {
         self.tokens
             .iter()
             .enumerate()
@@ -147,7 +147,7 @@ impl GgufVocabulary<'_> {
     }
 
     /// Returns the id of a special token, if the file defines it.
-    fn special_token_id(&self, name: &str) -> Result<Option<usize>> {
+    fn read_special_token_id(&self, name: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(id) = self.file.count(&key)? else { return Ok(None) };
         let fits = usize::try_from(id).ok().filter(|id| *id < self.tokens.len());
@@ -163,7 +163,7 @@ impl GgufVocabulary<'_> {
     fn build_post_processor(&self, bos: bool) -> Result<Value> {
         let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
         let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, is_on)| match is_on {
-            true => self.special_token_id(name),
+            true => self.read_special_token_id(name),
             false => Ok(None),
         });
         let before = before?;

@@ -43,11 +43,11 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
         add_entry("pre", string_entry("default"));
         add_entry("scores", Entry::Array(scores.into_iter().map(|score| Entry::F32(score as f32)).collect()));
         add_entry("add_space_prefix", Entry::Bool(prepends_space(tokenizer)?));
-        if let Some(id) = model["unk_token"].as_str().and_then(|unknown| vocabulary.id(unknown)) {
+        if let Some(id) = model["unk_token"].as_str().and_then(|unknown| vocabulary.find_id(unknown)) {
             add_entry("unknown_token_id", Entry::U32(id));
         }
     } else {
-        let (pre, note) = pre_tokenizer_name(tokenizer)?;
+        let (pre, note) = find_pre_tokenizer_name(tokenizer)?;
         notes.extend(note);
         if let Some((left, right)) = merges.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
             return Err(unsupported_error("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
@@ -64,7 +64,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
         "token_type",
         Entry::Array(vocabulary.token_types.iter().map(|token_type| Entry::I32(*token_type as i32)).collect()),
     );
-    let [before, after] = surrounding_tokens(tokenizer)?;
+    let [before, after] = find_surrounding_tokens(tokenizer)?;
     for (name, id) in ids {
         let added_id = match *name {
             "bos" => before,
@@ -151,7 +151,7 @@ impl TokenTable {
         Ok(Self { tokens, token_types })
     }
 
-    fn id(&self, token: &str) -> Option<u32> {
+    fn find_id(&self, token: &str) -> Option<u32> {
         self.tokens.iter().position(|known| known == token).and_then(|id| u32::try_from(id).ok())
     }
 
@@ -213,7 +213,7 @@ fn pipeline_steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
 }
 
 /// Returns llama.cpp's name for a byte-level pre-tokenizer, and a note about any differences.
-fn pre_tokenizer_name(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
+fn find_pre_tokenizer_name(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let pre = &tokenizer["pre_tokenizer"];
     let normalizer = &tokenizer["normalizer"];
     let steps = pipeline_steps(pre, "pretokenizers");
@@ -296,7 +296,7 @@ fn prepends_space(tokenizer: &Value) -> Result<bool> {
 }
 
 /// Returns the ids of the tokens that the post-processor adds before and after a text.
-fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
+fn find_surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
     let steps = pipeline_steps(processor, "processors").into_iter().filter(|step| !step.is_null());
     let mut found = [None, None];

@@ -109,11 +109,11 @@ fn list_entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
 /// Returns whether two paths refer to the same file.
 #[cfg(unix)]
 fn is_same_file(one: &Path, other: &Path) -> bool {
-    inode(one).is_some() && inode(one) == inode(other)
+    read_inode(one).is_some() && read_inode(one) == read_inode(other)
 }
 
 #[cfg(unix)]
-fn inode(path: &Path) -> Option<(u64, u64)> {
+fn read_inode(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().ok().map(|data| (data.dev(), data.ino()))
 }
