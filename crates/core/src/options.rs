@@ -118,14 +118,12 @@ impl<M: ?Sized> RegistryEntry<M> {
         self
     }
 
-    /// Marks the entry as the method that the paper proposes.
     #[must_use]
     pub const fn proposed_by_paper(mut self) -> Self {
         self.appearance.ours = true;
         self
     }
 
-    /// Marks the entry as a method that is not in the paper.
     #[must_use]
     pub const fn not_in_paper(mut self) -> Self {
         self.beyond = true;

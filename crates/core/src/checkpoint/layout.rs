@@ -161,7 +161,6 @@ impl Layout {
         self.tensors.iter().map(CheckpointTensor::bytes).sum()
     }
 
-    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::element_count).sum()
     }

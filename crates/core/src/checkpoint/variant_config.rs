@@ -117,7 +117,6 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
     }
 }
 
-/// File name of the modeling file.
 pub const MODELING_FILE: &str = "modeling_ghostlab.py";
 /// Template for the modeling file, in which [`modeling_source`] inserts the names that differ between architectures.
 const MODELING_TEMPLATE: &str = include_str!("modeling.py");

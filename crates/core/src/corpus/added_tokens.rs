@@ -187,7 +187,7 @@ pub(super) fn merge_companion_tokens(bytes: Vec<u8>, tokenizer: &Path, rows: usi
 }
 
 /// Returns the tokens in neighboring files that the `tokenizer.json` lacks or lists with different flags, in the order
-/// in which they are added.
+/// in which they are added. Tokens from lists of special tokens are returned only if missing. Empty tokens are skipped.
 fn find_tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];

@@ -33,7 +33,6 @@ pub(super) fn count_predicted_bytes(ends: &[usize]) -> usize {
 }
 
 impl Windows {
-    /// Creates an empty set of windows of `length` tokens.
     pub(super) fn new(length: usize) -> Self {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }

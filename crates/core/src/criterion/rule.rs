@@ -96,7 +96,6 @@ impl<'a> CalibrationStats<'a> {
         Self { similarities, activations, trials, norms: None, removed: Cut::default() }
     }
 
-    /// Adds the norms of the backbone.
     #[must_use]
     pub fn with_norms(self, norms: &'a InputNorms<'a>) -> Self {
         Self { norms: Some(norms), ..self }

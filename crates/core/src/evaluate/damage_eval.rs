@@ -74,7 +74,6 @@ pub enum WindowPart {
     SecondHalf,
 }
 
-/// Number of damage metrics.
 const METRIC_COUNT: usize = 7;
 /// Number of values per window: its loss, and all metrics over the full window and over its second half.
 pub const VALUES_PER_WINDOW: usize = 1 + 2 * METRIC_COUNT;

@@ -147,11 +147,11 @@ impl Gguf {
         self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.value_error(key, expected))).transpose()
     }
 
-    /// Reads an integer of any width, or returns `None` if there is no entry. A list must have the same value for all
-    /// layers.
+    /// Reads a nonnegative integer of any width, or returns `None` if there is no entry. A list must have the same
+    /// value for all layers.
     ///
     /// # Errors
-    /// Fails if the entry has another type, or its values differ between layers.
+    /// Fails if the entry has another type, is negative, or differs between layers.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
         self.read_typed(key, "a whole number, the same for each layer", |value| match value {
             Value::Array(list) => {
@@ -162,7 +162,8 @@ impl Gguf {
         })
     }
 
-    /// Reads integers of any width, from a list or a single integer, or returns `None` if there is no entry.
+    /// Reads nonnegative integers of any width, from a list or a single integer, or returns `None` if there is no
+    /// entry.
     ///
     /// # Errors
     /// Fails if the entry has another type.

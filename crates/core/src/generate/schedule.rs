@@ -34,7 +34,6 @@ pub trait GenerationObserver {
     }
 }
 
-/// No-op implementation.
 impl GenerationObserver for () {
     fn on_prompt_finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
         Ok(())

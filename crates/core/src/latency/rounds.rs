@@ -11,7 +11,6 @@ use crate::model::{Batch, Engine, Program, ScoredRow, Trie, is_out_of_memory};
 pub struct Rounds {
     /// Number of untimed passes before the timed ones.
     pub warmups: usize,
-    /// Number of timed passes.
     pub timed: usize,
 }
 
@@ -46,7 +45,6 @@ pub enum PassTimes {
 /// Timing outcome of all variants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
-    /// Outcome of each variant.
     pub timed: Vec<PassTimes>,
     /// Index of the first of the most stable consecutive rounds. These rounds are counted for all variants that are
     /// stable in them.

@@ -11,7 +11,7 @@ const DAMAGE_DEFAULTS: MetricEntry = MetricEntry {
     ..TEXT_DEFAULTS
 };
 
-/// `kl_c4`: mean KL divergence from the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
+/// `kl_c4`: KL divergence from the dense model to the variant.
 pub(super) static KL: MetricEntry = MetricEntry {
     id: "kl",
     name: "kl_dense_variant",
@@ -25,7 +25,7 @@ pub(super) static KL: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
-/// `rkl_c4`: mean KL divergence from the variant's predictions to the dense model's, Σ q ln(q/p), in nats.
+/// `rkl_c4`: KL divergence from the variant to the dense model.
 pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     id: "rkl",
     name: "kl_variant_dense",
@@ -38,7 +38,7 @@ pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
-/// `same_top_c4`: fraction of predictions whose top token agrees with the dense model's.
+/// `same_top_c4`: agreement of the top tokens.
 pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     id: "same_top",
     name: "same_top",
@@ -52,7 +52,7 @@ pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
-/// `dp_c4`: mean change of the true token's probability, q − p.
+/// `dp_c4`: change of the true token's probability.
 pub(super) static MEAN_CHANGE: MetricEntry = MetricEntry {
     id: "dp",
     name: "mean_dp",
@@ -65,7 +65,7 @@ pub(super) static MEAN_CHANGE: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
-/// `abs_dp_c4`: mean absolute change of the true token's probability.
+/// `abs_dp_c4`: absolute change of the true token's probability.
 pub(super) static MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     id: "abs_dp",
     name: "mean_abs_dp",

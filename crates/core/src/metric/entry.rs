@@ -42,7 +42,6 @@ pub enum Unit {
 /// Whether a difference from a reference value is absolute or relative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// Absolute difference.
     Absolute,
     /// Difference relative to the reference.
     Relative,
@@ -211,7 +210,6 @@ impl MetricEntry {
     }
 }
 
-/// Serializes the name.
 impl Serialize for MetricEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name)
@@ -232,7 +230,6 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// Default values for all entries.
 pub(super) const DEFAULTS: MetricEntry = MetricEntry {
     id: "",
     name: "",

@@ -13,7 +13,7 @@ const FLIPS_DEFAULTS: MetricEntry = MetricEntry {
     ..TASK_DEFAULTS
 };
 
-/// `flips_copa`: documents whose chosen answer differs from the dense model's.
+/// `flips_copa`: changed answers.
 pub(super) static CHANGED_ANSWERS: MetricEntry = MetricEntry {
     id: "flips",
     name: "flips",
@@ -24,7 +24,7 @@ pub(super) static CHANGED_ANSWERS: MetricEntry = MetricEntry {
     ..FLIPS_DEFAULTS
 };
 
-/// `right_to_wrong_copa`: documents that only the dense model answers correctly.
+/// `right_to_wrong_copa`: answers that become wrong.
 pub(super) static RIGHT_TO_WRONG: MetricEntry = MetricEntry {
     id: "right_to_wrong",
     name: "right_to_wrong",
@@ -35,7 +35,7 @@ pub(super) static RIGHT_TO_WRONG: MetricEntry = MetricEntry {
     ..FLIPS_DEFAULTS
 };
 
-/// `wrong_to_right_copa`: documents that only the variant answers correctly.
+/// `wrong_to_right_copa`: answers that become right.
 pub(super) static WRONG_TO_RIGHT: MetricEntry = MetricEntry {
     id: "wrong_to_right",
     name: "wrong_to_right",

@@ -74,6 +74,5 @@ pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     ..SPEEDUP_DEFAULTS.with_name("decode_predicted", "Predicted (×)")
 };
 
-/// Defaults for metrics that are speedup factors.
 const SPEEDUP_DEFAULTS: MetricEntry =
     MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..PROMPT_DEFAULTS };

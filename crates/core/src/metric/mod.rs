@@ -289,7 +289,8 @@ impl Metric {
         self.member.as_deref().filter(|_| matches!(self.source, MetricSource::Task(_) | MetricSource::Flips(_)))
     }
 
-    /// Returns the other metrics of the same text or task, in the registry's order.
+    /// Returns the other metrics of the same text or task with the same kind of [`MetricSource`], in the registry's
+    /// order.
     pub fn siblings(&self) -> Vec<Self> {
         let Some(member) = self.member.as_deref().filter(|_| self.has_members()) else { return Vec::new() };
         let others = ENTRIES.iter().filter(|entry| {

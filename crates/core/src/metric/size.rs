@@ -2,7 +2,6 @@
 
 use super::entry::{DEFAULTS, DifferenceKind, Direction, MetricEntry, MetricSource, MetricVisibility, Unit};
 
-/// Defaults for size metrics, which are percentages of the dense model's size.
 const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Neither,
@@ -11,21 +10,18 @@ const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     ..DEFAULTS
 };
 
-/// Percentage of parameters that the variant does not store. The parameters of its operators are counted as stored.
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
     source: MetricSource::Size(|savings| 100.0 * savings.parameters),
     ..SIZE_DEFAULTS.with_name("parameters_removed", "Params removed")
 };
 
-/// Percentage of the KV cache that the variant does not need.
 pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     note: "KV cache that the variant does not need, in % of the dense model's",
     source: MetricSource::Size(|savings| 100.0 * savings.kv_cache),
     ..SIZE_DEFAULTS.with_name("kv_cache_removed", "KV removed")
 };
 
-/// Percentage of a prompt's operations that the variant saves, according to the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
     note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
     source: MetricSource::Size(|savings| 100.0 * savings.operations),

@@ -15,7 +15,6 @@ use crate::model::Operator;
 /// Default ridge added to the diagonal of `XᵀX`, as in the reference code for Ghosted Layers.
 pub(super) const RIDGE: f64 = 1e-6;
 
-/// Solution of a least-squares problem.
 pub(super) struct LeastSquaresSolution {
     /// Row-major matrix `[C, C]`.
     pub(super) matrix: Vec<f64>,

@@ -11,8 +11,8 @@ pub enum NonFiniteScore {
 }
 
 impl NonFiniteScore {
-    /// Returns the index of the choice with the highest log-likelihood per unit of length. Ties go to the first choice.
-    /// Each choice is given by its log-likelihood and its length.
+    /// Returns the index of the choice with the highest log-likelihood per unit of length, or `None` if the rule
+    /// selects no choice. Ties go to the first choice. Each choice is given by its log-likelihood and its length.
     #[allow(clippy::cast_precision_loss, reason = "no choice has 2⁵³ characters")]
     pub fn best_choice(self, choices: impl IntoIterator<Item = (f64, usize)>) -> Option<usize> {
         let mut best: Option<(usize, f64)> = match self {

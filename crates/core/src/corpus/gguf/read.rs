@@ -130,7 +130,7 @@ impl GgufVocabulary<'_> {
         vocab
     }
 
-    /// Returns the added tokens, which are matched before pre-tokenization.
+    /// Returns the nonempty added tokens, which are matched before pre-tokenization.
     fn list_added_tokens(&self) -> Vec<Value> {
         self.tokens
             .iter()

@@ -9,7 +9,6 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// Suffix of draft folders.
 pub(super) const DRAFT_SUFFIX: &str = ".part";
 /// Suffix of a replaced folder until it is removed, on file systems that cannot exchange two folders atomically.
 pub(super) const REPLACED_SUFFIX: &str = ".old";
@@ -106,7 +105,6 @@ fn list_entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
 }
 
-/// Returns whether two paths refer to the same file.
 #[cfg(unix)]
 fn is_same_file(one: &Path, other: &Path) -> bool {
     read_inode(one).is_some() && read_inode(one) == read_inode(other)
