@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::entry_kind::EntryKind;
 use super::eval_task::{TaskData, TaskSource};
-use super::input::{self, EntryKind, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
+use super::input::{self, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
 use super::library::{self, Library};
 use super::node::{EntryPosition, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 
 use super::deserialize;
-use super::input::EntryKind;
+use super::entry_kind::EntryKind;
 use super::node::{MapEntry, Value, YamlNode};
 use super::schema::BackboneEntry;
 use super::yaml::{self, FileShape};

@@ -1,5 +1,6 @@
 //! Task definitions. Unsupported keys are rejected with an error that names the key, file and line.
 
+mod fewshot_config;
 mod key_reader;
 
 use ghostlab_core::error::Result;

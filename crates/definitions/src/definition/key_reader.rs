@@ -3,6 +3,7 @@
 use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::tasks::NonFiniteScore;
 
+use super::fewshot_config::read_examples;
 use super::{Data, Definition, Examples, Field};
 use crate::aggregate::Aggregation;
 use crate::bounds::MAX_REPEATS;
@@ -23,18 +24,6 @@ const UNSUPPORTED_KEYS: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
 /// Supported loader arguments. `trust_remote_code` has no effect, because dataset scripts are never run.
 const LOADER_ARGUMENTS: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
-/// Supported keys of `fewshot_config`.
-const EXAMPLE_KEYS: [&str; 9] = [
-    "sampler",
-    "split",
-    "samples",
-    "doc_to_text",
-    "doc_to_target",
-    "doc_to_choice",
-    "gen_prefix",
-    "fewshot_delimiter",
-    "target_delimiter",
-];
 const KEYS: [&str; 26] = [
     "task",
     "dataset_path",
@@ -400,7 +389,7 @@ fn as_count(node: &Node) -> Option<usize> {
     }
 }
 
-fn read_field(key: &str, node: &Node) -> Result<Field> {
+pub(super) fn read_field(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::Scalar(Value::Text(text)) => {
             activity::record_start(format_args!("`{key}`, {}", node.location));
@@ -414,7 +403,7 @@ fn read_field(key: &str, node: &Node) -> Result<Field> {
     }
 }
 
-fn read_choices(key: &str, node: &Node) -> Result<Field> {
+pub(super) fn read_choices(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::List(_) => Ok(Field::Fixed(node.plain()?)),
         Tree::Map(pairs) => {
@@ -423,50 +412,4 @@ fn read_choices(key: &str, node: &Node) -> Result<Field> {
         Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => read_field(key, node),
         Tree::Scalar(_) => Err(value_error(key, "a list, a mapping, a column or a template", node)),
     }
-}
-
-fn read_examples(node: &Node, examples: &mut Examples) -> Result<()> {
-    if !matches!(node.tree, Tree::Map(_)) {
-        return Err(value_error("fewshot_config", "a mapping", node));
-    }
-    for (key, node) in node.pairs() {
-        let name = key.as_text().unwrap_or_default();
-        let full = format!("fewshot_config.{name}");
-        if let Tree::Hook(function) = &node.tree {
-            return Err(hook_error(&full, function, &node.location));
-        }
-        let text = || node.text().map(str::to_owned).ok_or_else(|| value_error(&full, "a string", node));
-        match name {
-            "sampler" => match node.text() {
-                Some("default") => examples.first = false,
-                Some("first_n") => examples.first = true,
-                _ => return Err(value_error(&full, "default or first_n", node)),
-            },
-            // An explicit `null` removes the value that the task sets.
-            "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
-            "samples" if !node.is_null() => {
-                let Value::List(items) = node.plain()? else {
-                    return Err(value_error(&full, "a list of examples", node));
-                };
-                if let Some(odd) = items.iter().find(|item| !matches!(item, Value::Map(_))) {
-                    return Err(value_error(&full, "a list of mappings", node).found(odd.repr()));
-                }
-                examples.samples = Some(items);
-            }
-            "doc_to_text" if !node.is_null() => examples.text = read_field(&full, node)?,
-            "doc_to_target" if !node.is_null() => examples.target = read_field(&full, node)?,
-            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(read_choices(&full, node)?) },
-            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(read_field(&full, node)?) },
-            "fewshot_delimiter" => examples.delimiter = text()?,
-            "target_delimiter" => examples.target_delimiter = text()?,
-            // lm-evaluation-harness accepts these keys and ignores them.
-            "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
-            "process_docs" if node.is_null() => {}
-            _ => {
-                let error = Error::bad_input(format!("unknown key `{full}`")).at(&node.location);
-                return Err(error.expected(EXAMPLE_KEYS.join(", ")));
-            }
-        }
-    }
-    Ok(())
 }
