@@ -37,6 +37,7 @@ pub fn bits(items: &[Item]) -> Option<Vec<bool>> {
 }
 
 impl Item {
+    /// Returns 1 for a correct answer and 0 for a wrong one.
     pub(crate) fn hit(hit: bool) -> Self {
         Self::Number(f64::from(u8::from(hit)))
     }
@@ -137,13 +138,13 @@ impl Aggregation {
             Self::Perplexity => (-(numbers.sum::<f64>() / count)).exp(),
             Self::WeightedPerplexity => (-weighted_mean(items)).exp(),
             Self::BitsPerByte => -weighted_mean(items) / std::f64::consts::LN_2,
-            Self::F1 => binary_f1(&labels(items))?,
-            Self::WeightedF1 => weighted_f1(&labels(items)),
-            Self::Matthews => matthews(&labels(items)),
+            Self::F1 => binary_f1(&label_pairs(items))?,
+            Self::WeightedF1 => weighted_f1(&label_pairs(items)),
+            Self::Matthews => matthews(&label_pairs(items)),
             Self::Brier => brier(items)?,
-            Self::Bleu => bleu(&pairs(items)),
-            Self::Chrf => chrf(&pairs(items)),
-            Self::Ter => ter(&pairs(items)),
+            Self::Bleu => bleu(&text_pairs(items)),
+            Self::Chrf => chrf(&text_pairs(items)),
+            Self::Ter => ter(&text_pairs(items)),
         })
     }
 
@@ -219,7 +220,7 @@ impl Aggregation {
     }
 }
 
-fn pairs<'a>(items: &[&'a Item]) -> Vec<(&'a str, &'a str)> {
+fn text_pairs<'a>(items: &[&'a Item]) -> Vec<(&'a str, &'a str)> {
     let pairs = items
         .iter()
         .filter_map(|item| if let Item::Texts(reference, text) = item { Some((&**reference, &**text)) } else { None });
@@ -243,8 +244,8 @@ fn weighted_mean(items: &[&Item]) -> f64 {
     sum / weights
 }
 
-/// Returns gold and predicted labels as numbers. A gold label that is not an integer becomes -100.
-fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
+/// Returns pairs of gold and predicted label as numbers. A gold label that is not an integer becomes -100.
+fn label_pairs(items: &[&Item]) -> Vec<(i64, i64)> {
     items
         .iter()
         .filter_map(|item| match item {
@@ -263,8 +264,8 @@ fn count_label(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
     )
 }
 
-fn count_pairs(test: &dyn Fn(&(i64, i64)) -> bool, labels: &[(i64, i64)]) -> f64 {
-    labels.iter().filter(|pair| test(pair)).count() as f64
+fn count_pairs(is_counted: &dyn Fn(&(i64, i64)) -> bool, labels: &[(i64, i64)]) -> f64 {
+    labels.iter().filter(|pair| is_counted(pair)).count() as f64
 }
 
 fn f1(labels: &[(i64, i64)], label: i64) -> f64 {
@@ -353,7 +354,7 @@ pub struct TaskScore {
 }
 
 /// Aggregates task scores into a group score, with a standard error if every task has one. As in lm-evaluation-harness,
-/// the error is pooled by task size even if the score is unweighted.
+/// the error is pooled by task size even if the score is unweighted. Returns `None` if there are no tasks.
 pub fn aggregate_group(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
     let total: f64 = parts.iter().map(document_count).sum();
     let score = parts.iter().map(|part| part.score * task_weight(part, metric)).sum::<f64>()

@@ -123,7 +123,7 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the number of columns in a row and the lengths of its texts.
+/// Checks the number of columns in a row and the length of its longest text.
 ///
 /// # Errors
 /// Fails if the row has more than [`MAX_COLUMNS`] columns or a text is too long.
@@ -139,18 +139,18 @@ pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     check_text(longest_text_bytes(value)).map_err(|error| error.at(location))
 }
 
-/// Checks the length of a text before it is tokenized.
+/// Checks the length in bytes of a text before it is tokenized.
 ///
 /// # Errors
-/// Fails if the text is longer than the limit.
-pub(crate) fn check_text(bytes: usize) -> Result<()> {
+/// Fails if the text is longer than [`max_text_bytes`].
+pub(crate) fn check_text(byte_count: usize) -> Result<()> {
     let max = max_text_bytes();
-    if bytes as u64 <= max {
+    if byte_count as u64 <= max {
         return Ok(());
     }
     Err(Error::bad_input("a text is too long to be tokenized")
         .expected(format!("at most {}", format_megabytes(max)))
-        .found(format_megabytes(bytes as u64))
+        .found(format_megabytes(byte_count as u64))
         .hint("split the text into several rows, or raise the limit with `--text GB`"))
 }
 

@@ -241,12 +241,12 @@ fn unlabeled_rows_are_rejected_unless_some_have_labels() {
     let mut labeled = rte.clone();
     labeled["label"] = json!(0);
     assert!(render_last("rte", vec![labeled.clone(), rte.clone()]).is_ok());
-    assert_eq!(unlabeled(vec![labeled.clone(), labeled.clone()]), None);
-    let message = unlabeled(vec![labeled, rte.clone(), rte]).unwrap();
+    assert_eq!(unlabeled_warning(vec![labeled.clone(), labeled.clone()]), None);
+    let message = unlabeled_warning(vec![labeled, rte.clone(), rte]).unwrap();
     assert!(message.starts_with("2 of 3 documents have no label") && message.contains(":2"), "{message}");
 }
 
-fn unlabeled(rows: Vec<Value>) -> Option<String> {
+fn unlabeled_warning(rows: Vec<Value>) -> Option<String> {
     let rows = rows.into_iter().enumerate().map(|(at, value)| Row {
         location: format!("x.jsonl:{}", at + 1),
         value: serde_json::from_value(value).unwrap(),

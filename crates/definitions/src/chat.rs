@@ -29,7 +29,8 @@ const CONTINUE_MARKER: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const SPECIAL_TOKEN_KEYS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// GGUF keys of these tokens, below `tokenizer.ggml`. The misspelling "seperator" is part of the format.
+/// GGUF keys of the [`SPECIAL_TOKEN_KEYS`], in the same order and without the prefix `tokenizer.ggml.`. The misspelling
+/// "seperator" is part of the format.
 const GGUF_TOKEN_KEYS: [&str; 7] = [
     "bos_token_id",
     "eos_token_id",
@@ -45,6 +46,7 @@ const GGUF_TOKEN_KEYS: [&str; 7] = [
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
+    /// Names and texts of the special tokens.
     tokens: Vec<(Value, Value)>,
     location: String,
 }
@@ -226,8 +228,8 @@ fn read_template(path: &Path) -> Result<String> {
         .map_err(|_| Error::bad_input("a chat template is not UTF-8").at(path.display()))
 }
 
-fn template_file_error(what: &str, path: &Path) -> Error {
-    Error::bad_input(what).at(path.display())
+fn template_file_error(message: &str, path: &Path) -> Error {
+    Error::bad_input(message).at(path.display())
 }
 
 /// Implements transformers' `tojson` filter, which preserves non-ASCII characters and the order of keys.

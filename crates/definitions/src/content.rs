@@ -12,8 +12,8 @@ use crate::metric::Kind;
 use crate::value::Value;
 use crate::yaml::{Node, SourceLocation, Tree};
 
-/// Keys that affect neither requests nor scores: names, data locations and row checks. `num_fewshot` and `repeats` are
-/// also ignored here, because they are added separately.
+/// Keys that affect neither requests nor scores: names, data locations and row checks. Also contains `repeats`, which
+/// [`Definition::request_keys`] adds, and `num_fewshot`, which callers can override.
 const IGNORED_KEYS: [&str; 15] = [
     "task",
     "task_alias",
@@ -47,6 +47,7 @@ impl Definition {
         all.repr()
     }
 
+    /// Returns all keys and values, without their files and lines.
     pub fn plain_value(&self) -> &Value {
         &self.source
     }
@@ -56,7 +57,7 @@ impl Definition {
         self.select_keys(|key| SCORING_KEYS.contains(&key)).repr()
     }
 
-    /// Returns the keys that `keep` accepts and their values, sorted by key.
+    /// Returns the keys that `keep` accepts and their values, sorted by key. Omits keys whose value is null.
     fn select_keys(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs
@@ -78,7 +79,7 @@ impl PartialEq for Definition {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenDefinition {
+struct SerializedDefinition {
     file: String,
     line: usize,
     /// Keys and values of the definition, written as a Python literal because JSON keys cannot be numbers.
@@ -89,13 +90,13 @@ struct WrittenDefinition {
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let SourceLocation { file, line } = &self.location;
-        WrittenDefinition { file: file.to_string(), line: *line, source: self.source.repr() }.serialize(serializer)
+        SerializedDefinition { file: file.to_string(), line: *line, source: self.source.repr() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let WrittenDefinition { file, line, source } = WrittenDefinition::deserialize(deserializer)?;
+        let SerializedDefinition { file, line, source } = SerializedDefinition::deserialize(deserializer)?;
         let location = SourceLocation { file: file.as_str().into(), line };
         let value = literal(&source).ok_or_else(|| Error::bad_input("invalid stored task definition").at(&location));
         let read = value.and_then(|value| Self::read(&to_node(value, &location)));

@@ -31,11 +31,11 @@ pub struct Data {
 impl Data {
     /// Returns the columns to read, or `None` to read all columns.
     pub fn columns(&self) -> Option<Vec<String>> {
-        (!self.fields.is_empty()).then(|| row::names(&self.fields))
+        (!self.fields.is_empty()).then(|| row::top_level_names(&self.fields))
     }
 }
 
-/// Template or constant that gives a field of each document.
+/// Template or constant that defines a field of each document, such as its question.
 #[derive(Debug, Clone)]
 pub enum Field {
     /// Compiled template and its source. If the source is a column name, the field is the unrendered value in that
@@ -60,6 +60,7 @@ pub struct Examples {
     pub target: Field,
     /// Choices in an example.
     pub choices: Option<Field>,
+    /// Start of the answer (`gen_prefix`).
     pub prefix: Option<Field>,
     /// Separator between the question and the answer.
     pub target_delimiter: String,
@@ -90,6 +91,7 @@ pub struct Definition {
     /// Field that contains the answer.
     pub target: Field,
     pub choices: Option<Field>,
+    /// Start of the answer, which ends the prompt (`gen_prefix`).
     pub prefix: Option<Field>,
     /// Text before the few-shot examples.
     pub description: Option<Field>,

@@ -13,7 +13,7 @@ use crate::value::Value;
 pub struct Columns {
     /// Column names. A field whose source is a column name has the value in that column, unrendered.
     pub names: Vec<String>,
-    /// Whether the task has choices. In that case, rendered text that consists of digits is converted to a number.
+    /// Whether the task has choices. If it has, rendered text that consists of digits is converted to a number.
     pub choices: bool,
 }
 

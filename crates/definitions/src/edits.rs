@@ -104,9 +104,9 @@ fn to_signed(index: usize) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
-/// Calls `take` with each position to which the text words `from..from + length` may be moved. They equal the reference
-/// words that start at `to`.
-fn for_each_shift_target(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
+/// Calls `visit` with each position to which the text words `from..from + length` may be moved. They equal the
+/// reference words that start at `to`. Visits no position if the words are already aligned.
+fn for_each_shift_target(aligned: &Alignment, from: usize, to: usize, length: usize, visit: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
     {
@@ -130,7 +130,7 @@ fn for_each_shift_target(aligned: &Alignment, from: usize, to: usize, length: us
         let Some(target) = target else { break };
         if last != Some(target) {
             last = Some(target);
-            take(target);
+            visit(target);
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, SourceLocation, Tree};
 
+/// Returns the source of the Python module that defines a hook, and the name of the hook's function.
 fn read_hook_module(hook: &str, location: &SourceLocation) -> Option<(String, String)> {
     let (module, function) = hook.trim().rsplit_once('.')?;
     if !module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -61,7 +62,7 @@ pub fn is_weighted_f1(hook: &str, location: &SourceLocation) -> bool {
 }
 
 /// Pattern for a Python string literal without escapes.
-const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
+const STRING_LITERAL: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
 /// Python function that keeps only the rows in which a column equals a value.
 struct RowFilter {
@@ -76,7 +77,7 @@ impl RowFilter {
     fn read(lines: &[&str]) -> Option<Self> {
         let (head, inside) = lines.split_first()?;
         let expected_body = format!(
-            r#"^return ([A-Za-z0-9_]+)\.filter\( ?lambda ([A-Za-z0-9_]+): ([A-Za-z0-9_]+)\[({TEXT})\] == (f?"[^"\\]*"|f?'[^'\\]*'|[A-Za-z0-9_]+) ?\)$"#
+            r#"^return ([A-Za-z0-9_]+)\.filter\( ?lambda ([A-Za-z0-9_]+): ([A-Za-z0-9_]+)\[({STRING_LITERAL})\] == (f?"[^"\\]*"|f?'[^'\\]*'|[A-Za-z0-9_]+) ?\)$"#
         );
         let [rows, given, read, column, value] = find_only_match(&expected_body, &inside.join(" "))?.try_into().ok()?;
         let parameters = head.split_once('(')?.1.rsplit_once(')')?.0.split(',');
@@ -89,7 +90,7 @@ impl RowFilter {
     }
 
     /// Returns the mapping `{column: value}`, with `argument` substituted for the parameter.
-    fn with(self, argument: Option<&str>) -> Option<Value> {
+    fn into_mapping(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
                 let text = literal(text)?.as_text()?.to_owned();
@@ -117,14 +118,14 @@ fn find_only_match(pattern: &str, text: &str) -> Option<Vec<String>> {
 pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     let (text, function) = read_hook_module(hook, location)?;
     if let Some(lines) = function_lines(&text, &function) {
-        return RowFilter::read(&lines)?.with(None);
+        return RowFilter::read(&lines)?.into_mapping(None);
     }
     let filter = RowFilter::read(&function_lines(&text, "process_docs")?)?;
     let parameter = filter.parameter.clone()?;
     // Look for a `partial` that is assigned to the name of the hook.
-    let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
+    let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({STRING_LITERAL}),?\s*\)");
     if let Some(found) = find_only_match(&one, &text) {
-        return filter.with(Some(literal(&found[0])?.as_text()?));
+        return filter.into_mapping(Some(literal(&found[0])?.as_text()?));
     }
     // Look for a comprehension that creates a `partial` for each item in a list and derives its name from the item.
     let name = "[A-Za-z0-9_]";
@@ -141,7 +142,7 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(|value| {
         apply_methods(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function)
     })?;
-    filter.with(Some(value))
+    filter.into_mapping(Some(value))
 }
 
 /// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` if the chain contains any
@@ -166,7 +167,7 @@ pub(crate) fn replace_hooks(node: &Node, filters: &[(String, Vec<Value>)]) -> Re
     for (key, node) in node.pairs() {
         match key.as_text() {
             Some("process_docs" | "keep_rows") => {}
-            Some("metric_list") => pairs.push((key.clone(), metrics(node)?)),
+            Some("metric_list") => pairs.push((key.clone(), replace_metric_hooks(node)?)),
             _ => pairs.push((key.clone(), node.plain()?)),
         }
     }
@@ -177,15 +178,16 @@ pub(crate) fn replace_hooks(node: &Node, filters: &[(String, Vec<Value>)]) -> Re
     Ok(Value::Map(pairs))
 }
 
-fn metrics(node: &Node) -> Result<Value> {
+fn replace_metric_hooks(node: &Node) -> Result<Value> {
     let Tree::List(items) = &node.tree else { return node.plain() };
     Ok(Value::List(
         items
             .iter()
             .map(|item| {
                 let pairs = item.pairs().iter().map(|(key, value)| {
-                    let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.location));
-                    Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
+                    let is_equivalent =
+                        matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.location));
+                    Ok((key.clone(), if is_equivalent { Value::from("weighted_f1") } else { value.plain()? }))
                 });
                 Ok(Value::Map(pairs.collect::<Result<_>>()?))
             })

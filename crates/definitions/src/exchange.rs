@@ -209,7 +209,7 @@ pub(crate) fn is_lazy(value: &Jinja) -> bool {
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Number of bytes that the current rendering on this thread has produced so far.
+    /// Number of bytes that the current rendering on this thread has produced so far, including intermediate strings.
     static OUTPUT_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -33,7 +33,7 @@ enum FilterStep {
     Strip,
     Lower,
     Upper,
-    Map { pairs: Vec<(Value, Value)>, other: Value },
+    Map { pairs: Vec<(Value, Value)>, default: Value },
 }
 
 /// Changes that `multi_choice_regex` makes to a text before it compares the text with the choices.
@@ -48,7 +48,9 @@ struct TextCleaning {
 #[derive(Debug, Clone)]
 struct RegexExtraction {
     pattern: Pattern,
+    /// Index of the match to return. Negative indices count from the end.
     select: i64,
+    /// Result if nothing matches.
     fallback: String,
 }
 
@@ -138,7 +140,7 @@ impl FilterStep {
                     Some(Value::Map(pairs)) => pairs,
                     Some(_) => return Err(options.invalid_value("mapping_dict", "a mapping")),
                 };
-                Self::Map { pairs, other: options.get("default_value").unwrap_or(Value::None) }
+                Self::Map { pairs, default: options.get("default_value").unwrap_or(Value::None) }
             }
             _ => {
                 return Err(value_error(
@@ -184,9 +186,9 @@ impl FilterStep {
             Self::Strip => map_texts(answers, |text| strip(text).to_owned()),
             Self::Lower => map_texts(answers, str::to_lowercase),
             Self::Upper => map_texts(answers, str::to_uppercase),
-            Self::Map { pairs, other } => map_answers(answers, |item| {
+            Self::Map { pairs, default } => map_answers(answers, |item| {
                 let found = pairs.iter().find(|(key, _)| *key == item);
-                Ok(found.map_or_else(|| other.clone(), |(_, value)| value.clone()))
+                Ok(found.map_or_else(|| default.clone(), |(_, value)| value.clone()))
             }),
         }
     }
@@ -196,13 +198,13 @@ fn count_equal(item: &Value, all: &[Value]) -> usize {
     all.iter().filter(|other| *other == item).count()
 }
 
-fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
-    Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
+fn map_answers(answers: &Value, convert: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
+    Ok(Value::List(items(answers)?.into_iter().map(convert).collect::<Result<_>>()?))
 }
 
-fn map_texts(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
+fn map_texts(answers: &Value, convert: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
-        Value::Text(text) => Ok(Value::Text(change(&text))),
+        Value::Text(text) => Ok(Value::Text(convert(&text))),
         other => Err(Error::job("a string filter cannot process a value of another type").found(other.repr())),
     })
 }
@@ -217,15 +219,15 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 }
 
 impl RegexExtraction {
-    /// Returns the selected match, and whether it has several groups that are all empty. Returns `None` if nothing
-    /// matches.
+    /// Returns the result of [`select_match`] for all matches in `text`.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
         select_match(&self.pattern.find_all(text)?, self.select)
     }
 }
 
-/// Selects the match at index `select`, which counts from the end if negative. Returns the match's first nonempty
-/// group, and whether it has several groups that are all empty.
+/// Selects the match at index `select`, which counts from the end if negative. Returns its first nonempty group without
+/// surrounding whitespace, and whether it has several groups that are all empty. Returns `None` if there are no
+/// matches.
 fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);

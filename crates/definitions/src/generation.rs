@@ -43,10 +43,9 @@ impl GenerationConfig {
     /// Fails if an option is unsupported or its value is invalid.
     pub fn read(settings: &Value) -> Result<Self> {
         let Value::Map(pairs) = settings else { return Err(value_error("generation_kwargs", "a mapping", settings)) };
-        if let Some((key, value)) = pairs
-            .iter()
-            .find(|(key, value)| !is_known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
-        {
+        if let Some((key, value)) = pairs.iter().find(|(key, value)| {
+            !is_supported_option(key.as_text().unwrap_or_default()) && !matches!(value, Value::None)
+        }) {
             let known: Vec<&str> = OTHER_OPTIONS.into_iter().chain(LENGTH_LIMITS).collect();
             let error = value_error(&key.text(), &known.join(", "), value);
             let key = key.text();
@@ -91,7 +90,7 @@ impl GenerationConfig {
     }
 }
 
-fn is_known(key: &str) -> bool {
+fn is_supported_option(key: &str) -> bool {
     LENGTH_LIMITS.contains(&key) || OTHER_OPTIONS.contains(&key)
 }
 

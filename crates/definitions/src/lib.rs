@@ -19,7 +19,7 @@
 //!
 //! | modules | purpose |
 //! | --- | --- |
-//! | [`activity`], `keys` | reports of the input that each thread processes; hash index of mapping keys |
+//! | [`activity`], `keys` | reports of the input that a thread is processing; hash index of mapping keys |
 //! | [`value`], `bounds` | Python values, limits on untrusted input |
 //! | [`literal`], [`yaml`], [`pattern`] | Python literals, PyYAML parsing, Python regular expressions |
 //! | [`row`], [`prepared`] | rows with their files and lines, column checks, derived columns |

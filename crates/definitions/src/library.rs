@@ -36,6 +36,7 @@ pub enum Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Library {
     entries: BTreeMap<String, Entry>,
+    /// Errors for the files that could not be read, one line each.
     skipped: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ pub struct Selection {
 impl Library {
     /// Reads all definitions (`*.yaml`) in folders. If a folder defines a name more than once, the first definition
     /// wins. Definitions in later folders override those in earlier folders. Files that cannot be read or that lack a
-    /// task or group name are skipped.
+    /// task or group name are skipped (see [`Self::skipped`]).
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
@@ -130,7 +131,7 @@ impl Library {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns the error for each file that could not be read.
+    /// Returns a one-line error for each file that could not be read.
     pub fn skipped(&self) -> &[String] {
         &self.skipped
     }
@@ -214,15 +215,15 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
 }
 
 /// Reads a file and its includes. Keys of later includes override those of earlier ones, and keys of the file itself
-/// override those of all includes.
+/// override those of all includes. `task_list` is not inherited.
 ///
 /// # Errors
 /// Fails if a file cannot be read or is included twice.
 pub fn read_with_includes(path: &Path) -> Result<Node> {
-    with_includes(path, &mut BTreeSet::new())
+    merge_includes(path, &mut BTreeSet::new())
 }
 
-fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
+fn merge_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     let canonical = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
     if !seen.insert(canonical) {
         return Err(Error::bad_input("a definition includes a file twice")
@@ -237,7 +238,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
             return Err(value_error("include", "a file, or a list of files", name));
         };
         let base = path.parent().unwrap_or_else(|| Path::new("."));
-        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(&include.location))?;
+        let mut other = merge_includes(&base.join(text), seen).map_err(|error| error.at(&include.location))?;
         other.take("task_list");
         merged.set_all(&other);
     }

@@ -104,7 +104,8 @@ impl Row {
         Ok(value)
     }
 
-    /// Creates the error for a field with an invalid value.
+    /// Creates the error for a field with an invalid value. For an empty label or a label of -1, the error says that
+    /// the row has no label.
     pub(crate) fn value_error(&self, path: &str, expected: &str, found: &Value) -> Error {
         let is_unlabeled = matches!(found, Value::Int(-1)) || found.as_text() == Some("");
         if is_unlabeled && LABEL_COLUMNS.contains(&path) {
@@ -142,7 +143,7 @@ const EXPECTED: &str = "a mapping of columns to `text`, `texts`, `texts as COLUM
 ///
 /// # Errors
 /// Fails if the node is empty or declares an unknown type.
-pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
+pub(crate) fn read_columns(node: &Node) -> Result<Vec<Column>> {
     if node.pairs().is_empty() {
         return Err(value_error("columns", EXPECTED, node));
     }
@@ -161,8 +162,8 @@ fn read_column((name, node): &(Value, Node)) -> Result<Column> {
     Ok(Column { path: name.text(), column_type })
 }
 
-/// Returns the names of the top-level columns to read. For a nested field, the entire column is read.
-pub(crate) fn names(columns: &[Column]) -> Vec<String> {
+/// Returns the distinct names of the top-level columns to read. For a nested field, the entire column is read.
+pub(crate) fn top_level_names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {
         let name = column.path.split('.').next().unwrap_or_default();

@@ -27,39 +27,39 @@ pub(super) fn read_examples(node: &Node, examples: &mut Examples) -> Result<()> 
     }
     for (key, node) in node.pairs() {
         let name = key.as_text().unwrap_or_default();
-        let full = format!("fewshot_config.{name}");
+        let path = format!("fewshot_config.{name}");
         if let Tree::Hook(function) = &node.tree {
-            return Err(hook_error(&full, function, &node.location));
+            return Err(hook_error(&path, function, &node.location));
         }
-        let text = || node.text().map(str::to_owned).ok_or_else(|| value_error(&full, "a string", node));
+        let text = || node.text().map(str::to_owned).ok_or_else(|| value_error(&path, "a string", node));
         match name {
             "sampler" => match node.text() {
                 Some("default") => examples.first = false,
                 Some("first_n") => examples.first = true,
-                _ => return Err(value_error(&full, "default or first_n", node)),
+                _ => return Err(value_error(&path, "default or first_n", node)),
             },
             // An explicit `null` removes the value that the task sets.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
                 let Value::List(items) = node.plain()? else {
-                    return Err(value_error(&full, "a list of examples", node));
+                    return Err(value_error(&path, "a list of examples", node));
                 };
                 if let Some(odd) = items.iter().find(|item| !matches!(item, Value::Map(_))) {
-                    return Err(value_error(&full, "a list of mappings", node).found(odd.repr()));
+                    return Err(value_error(&path, "a list of mappings", node).found(odd.repr()));
                 }
                 examples.samples = Some(items);
             }
-            "doc_to_text" if !node.is_null() => examples.text = read_field(&full, node)?,
-            "doc_to_target" if !node.is_null() => examples.target = read_field(&full, node)?,
-            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(read_choices(&full, node)?) },
-            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(read_field(&full, node)?) },
+            "doc_to_text" if !node.is_null() => examples.text = read_field(&path, node)?,
+            "doc_to_target" if !node.is_null() => examples.target = read_field(&path, node)?,
+            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(read_choices(&path, node)?) },
+            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(read_field(&path, node)?) },
             "fewshot_delimiter" => examples.delimiter = text()?,
             "target_delimiter" => examples.target_delimiter = text()?,
             // lm-evaluation-harness accepts these keys and ignores them.
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let error = Error::bad_input(format!("unknown key `{full}`")).at(&node.location);
+                let error = Error::bad_input(format!("unknown key `{path}`")).at(&node.location);
                 return Err(error.expected(EXAMPLE_KEYS.join(", ")));
             }
         }

@@ -1,4 +1,4 @@
-//! Parser for the keys of a task definition.
+//! Parser for the keys of a task definition. A hook is a Python function that a key refers to with `!function`.
 
 use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::tasks::NonFiniteScore;
@@ -59,7 +59,7 @@ pub(super) struct KeyReader<'a> {
 }
 
 impl KeyReader<'_> {
-    /// Returns the value of a key, or `None` for `null`. Rejects hooks.
+    /// Returns the value of a key, or `None` if the key is missing or null. Rejects hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
             Some(Node { tree: Tree::Hook(function), location }) => Err(hook_error(key, function, location)),
@@ -120,7 +120,8 @@ impl KeyReader<'_> {
         Ok(())
     }
 
-    /// Returns the first hook that has no declarative equivalent.
+    /// Returns the key path and node of the first hook that has no declarative equivalent. Skips `process_docs`, which
+    /// [`Self::check_keys`] checks.
     fn find_unsupported_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
@@ -237,7 +238,7 @@ impl KeyReader<'_> {
             Some(node) => return Err(value_error("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };
-        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
+        let fields = self.get("columns")?.map(row::read_columns).transpose()?.unwrap_or_default();
         Ok(Data { path, name: self.text("dataset_name")?, options, fields })
     }
 

@@ -45,8 +45,8 @@ impl Iterator for LazyItems {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner).len();
-        (left, Some(left))
+        let remaining = self.0.0.lock().unwrap_or_else(PoisonError::into_inner).len();
+        (remaining, Some(remaining))
     }
 }
 
@@ -96,6 +96,7 @@ impl Object for DictView {
 /// Python `range`.
 #[derive(Debug)]
 pub(crate) struct Range {
+    /// Start, exclusive stop and step.
     bounds: [i64; 3],
     items: Vec<Jinja>,
 }

@@ -168,7 +168,7 @@ fn sort_key(item: &Jinja, paths: &[&str]) -> Result<Jinja, Error> {
 /// Returns the items to sort, unchanged.
 ///
 /// # Errors
-/// Fails if Python cannot order two adjacent items.
+/// Fails if the sort keys of two adjacent items differ in type, or if Python cannot order them.
 fn check_sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     if value.is_undefined() {
         return Ok(value.clone());

@@ -212,7 +212,7 @@ fn is_containment(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     !(is_loop && matches!(others.next(), Some((Token::BlockStart, _))))
 }
 
-/// Returns the index of the bracket that matches the closing bracket at `close`.
+/// Returns the index of the bracket that matches the closing bracket at `close`, or `None` if there is none.
 fn find_opening(tokens: &[SpannedToken<'_>], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {

@@ -173,7 +173,7 @@ fn unescape_html(text: &str) -> Result<String, Error> {
     for found in entity.captures_iter(text) {
         let found = found.map_err(|error| unsupported_error(error.to_string()))?;
         let Some(all) = found.get(0) else { break };
-        let character = match code_point(&found, "ten", 10).or_else(|| code_point(&found, "hex", 16)) {
+        let character = match numeric_entity(&found, "ten", 10).or_else(|| numeric_entity(&found, "hex", 16)) {
             Some(character) => character,
             None => found.name("name").filter(|_| all.as_str().ends_with(';')).and_then(|name| {
                 NAMES.iter().find(|(known, _)| *known == name.as_str()).map(|(_, character)| *character)
@@ -191,9 +191,9 @@ fn unescape_html(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the character of a numeric entity, or `Some(None)` if HTML maps its code point to another character. Returns
-/// `None` if the group `name` did not match.
-fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
+/// Returns the character of a numeric entity, or `Some(None)` if its code point is invalid or HTML maps it to another
+/// character. Returns `None` if the group `name` did not match.
+fn numeric_entity(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
     let digits = found.name(name)?;
     // HTML remaps the code points of control characters, so such code points are rejected.
     let code = u32::from_str_radix(digits.as_str(), radix).ok();
