@@ -111,7 +111,7 @@ fn invalid_literal_is_rejected_with_its_position() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// Generates a random value of at most `depth` nesting levels, and a Python literal for it.
+/// Generates a random value with at most `depth` levels of nesting, and a Python literal for it.
 fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {
@@ -124,7 +124,7 @@ fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde
             (value.clone(), (*written).to_owned())
         }
         2 => {
-            let (text, written) = random_literal(random);
+            let (text, written) = random_text(random);
             (json!(text), written)
         }
         3 => {
@@ -139,7 +139,7 @@ fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde
             let mut written = Vec::new();
             for _ in 0..parts {
                 let ((key, key_written), (value, value_written)) =
-                    (random_literal(random), random_value(random, depth - 1));
+                    (random_text(random), random_value(random, depth - 1));
                 map.insert(key, value);
                 written.push(format!("{key_written}: {value_written}"));
             }
@@ -148,7 +148,8 @@ fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde
     }
 }
 
-fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
+/// Generates a random string, and a Python literal for it.
+fn random_text(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
     let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
     let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
     let quote = ["'", "\"", "'''", "\"\"\""][random(4)];
@@ -166,7 +167,7 @@ fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
 }
 
 #[test]
-fn literals_of_random_values_are_read_back() {
+fn random_literals_parse_to_their_values() {
     let mut state = 1_u64;
     let mut random = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

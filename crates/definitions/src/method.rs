@@ -97,7 +97,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
             let (old, new, count): (String, String, Option<i64>) = from_args(args)?;
             Jinja::from(replace_text(text, &old, &new, count)?)
         }
-        "startswith" | "endswith" => Jinja::from(has_end(text, method == "startswith", args)?),
+        "startswith" | "endswith" => Jinja::from(has_prefix_or_suffix(text, method == "startswith", args)?),
         "removeprefix" | "removesuffix" => {
             let (part,): (String,) = from_args(args)?;
             let cut = if method == "removeprefix" { text.strip_prefix(&part) } else { text.strip_suffix(&part) };
@@ -179,7 +179,7 @@ pub(crate) fn replace_text(text: &str, old: &str, new: &str, count: Option<i64>)
 }
 
 /// Implements Python's `str.startswith` or `str.endswith`, for a string or a tuple of strings.
-fn has_end(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
+fn has_prefix_or_suffix(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
     let (part, from): (Jinja, Option<usize>) = from_args(args)?;
     let Some(text) = text
         .char_indices()

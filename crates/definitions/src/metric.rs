@@ -20,7 +20,7 @@ pub enum Output {
     Generate,
 }
 
-/// Type of metric.
+/// Metric that lm-evaluation-harness computes for each document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Accuracy of the most likely choice. For a single continuation, the fraction of continuations that are the greedy
@@ -198,8 +198,8 @@ impl Matching {
         Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    /// Removes pattern matches, punctuation and digits and lowercases the text, as the options of `exact_match`
-    /// require.
+    /// Applies the options of `exact_match` to a text: removes pattern matches, punctuation and digits, and lowercases.
+    /// Trailing NULs are always dropped.
     pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text =
             self.ignored_patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;

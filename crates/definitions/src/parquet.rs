@@ -19,27 +19,27 @@ use crate::value::Value;
 /// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python
 /// equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
-    let all = columns.is_none();
+    let reads_all = columns.is_none();
     let limit = TextLimit::current().for_json();
     read(
         file,
         path,
         limit,
         |schema| columns_to_read(columns, schema, path),
-        |frame, schema| convert_rows(frame, schema, path, all),
+        |frame, schema| convert_rows(frame, schema, path, reads_all),
     )
 }
 
 /// Checks and returns the requested columns. If `columns` is `None`, returns all columns with a supported type.
 fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
     let Some(columns) = columns else {
-        return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(field_name).collect());
+        return Ok(schema.iter_values().filter(|field| is_supported(&field.dtype)).map(field_name).collect());
     };
     let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
     for column in &columns {
         let field = schema.iter_values().find(|field| field.name == column.as_str());
         let field = field.ok_or_else(|| missing_column_error(column, names.iter().copied()).at(path.display()))?;
-        if !is_printed(&field.dtype) {
+        if !is_supported(&field.dtype) {
             return Err(Error::bad_input(format!("the column `{column}` has an unsupported type"))
                 .at(path.display())
                 .expected("text, numbers, dates, times, and lists and structs of them")
@@ -54,25 +54,25 @@ fn field_name(field: &ArrowField) -> String {
 }
 
 /// Returns whether [`convert_value`] supports a type.
-fn is_printed(dtype: &ArrowDataType) -> bool {
+fn is_supported(dtype: &ArrowDataType) -> bool {
     use ArrowDataType as Type;
     match dtype {
         Type::Null | Type::Boolean | Type::Utf8 | Type::LargeUtf8 | Type::Utf8View => true,
         Type::Int8 | Type::Int16 | Type::Int32 | Type::Int64 => true,
         Type::UInt8 | Type::UInt16 | Type::UInt32 | Type::UInt64 | Type::Float32 | Type::Float64 => true,
-        Type::Dictionary(_, values, _) => is_printed(values),
-        Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _) => is_printed(&field.dtype),
-        Type::Struct(fields) => fields.iter().all(|field| is_printed(&field.dtype)),
+        Type::Dictionary(_, values, _) => is_supported(values),
+        Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _) => is_supported(&field.dtype),
+        Type::Struct(fields) => fields.iter().all(|field| is_supported(&field.dtype)),
         other => PythonObject::is_object_type(other),
     }
 }
 
-fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
+fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, reads_all: bool) -> Result<Vec<Row>> {
     let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(schema.len()); frame.height()];
     for field in schema.iter_values() {
         let column = frame.columns().iter().find(|column| column.name() == &field.name);
         let Some(column) = column else {
-            if all {
+            if reads_all {
                 rows.iter_mut().for_each(|row| row.push((Value::Text(field_name(field)), placeholder(field))));
             }
             continue;
@@ -82,10 +82,10 @@ fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool)
                 match convert_value(column.get(index).map_err(|error| parquet_error(path, &error))?, &field.dtype) {
                     Some(value) => value,
                     // Defer the error until a template uses the value.
-                    None if all => placeholder(field),
+                    None if reads_all => placeholder(field),
                     None => {
                         return Err(Error::bad_input("a Parquet value has no Python equivalent")
-                            .at(format!("{}, field `{}`", row_name(index, path), field.name))
+                            .at(format!("{}, field `{}`", row_location(index, path), field.name))
                             .expected(format!(
                                 "a value within Python's limits for the type {}",
                                 class_of(&field.dtype)
@@ -98,11 +98,11 @@ fn convert_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool)
     Ok(rows
         .into_iter()
         .enumerate()
-        .map(|(index, row)| Row { location: row_name(index, path), value: Value::Map(row) })
+        .map(|(index, row)| Row { location: row_location(index, path), value: Value::Map(row) })
         .collect())
 }
 
-fn row_name(row: usize, path: &Path) -> String {
+fn row_location(row: usize, path: &Path) -> String {
     format!("{}, row {}", path.display(), row + 1)
 }
 
@@ -119,8 +119,8 @@ fn convert_value(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     }
     if PythonObject::is_object_type(dtype) {
         let object = match &stored {
-            AnyValue::Binary(bytes) => PythonObject::from_bytes(bytes, dtype),
-            AnyValue::BinaryOwned(bytes) => PythonObject::from_bytes(bytes, dtype),
+            AnyValue::Binary(bytes) => PythonObject::decimal_from_bytes(bytes, dtype),
+            AnyValue::BinaryOwned(bytes) => PythonObject::decimal_from_bytes(bytes, dtype),
             number => PythonObject::from_number(number.try_extract().ok()?, dtype),
         };
         return object.map(|object| Value::Object(object.into()));
@@ -161,18 +161,18 @@ mod tests {
     use super::*;
     use crate::rows::table;
 
-    fn bytes(columns: Vec<Column>) -> Vec<u8> {
+    fn parquet_bytes(columns: Vec<Column>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut frame = DataFrame::new_infer_height(columns).unwrap();
         ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
         bytes
     }
 
-    fn nested() -> Vec<u8> {
+    fn nested_table() -> Vec<u8> {
         let text = text_lists("text", [&["a", "é\n"], &[]]);
         let label = text_lists("label", [&["A", "B"], &["1"]]);
         let choices = StructChunked::from_series("choices".into(), 2, [text, label].iter()).unwrap().into_series();
-        bytes(vec![
+        parquet_bytes(vec![
             Column::new("question".into(), ["one", " two"]),
             choices.into(),
             Column::new("label".into(), [Some(-1_i64), None]),
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn parquet_lists_and_structs_become_lists_and_maps() {
-        let rows = read(&nested(), &["question", "choices", "label"]).unwrap();
+        let rows = read(&nested_table(), &["question", "choices", "label"]).unwrap();
         let values: Vec<serde_json::Value> = rows.iter().map(|row| json!(row.value)).collect();
         assert_eq!(
             values[0],
@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn missing_column_and_bytes_column_are_rejected_by_name() {
-        let message = read(&nested(), &["question", "choice"]).unwrap_err().to_string();
+        let message = read(&nested_table(), &["question", "choice"]).unwrap_err().to_string();
         assert!(message.contains("did you mean `choices`?") && message.contains("a.parquet"), "{message}");
-        let message = read(&nested(), &["picture"]).unwrap_err().to_string();
+        let message = read(&nested_table(), &["picture"]).unwrap_err().to_string();
         assert!(message.contains("`picture`") && message.contains("bytes"), "{message}");
-        assert_eq!(read(&nested(), &["share"]).unwrap()[1].value.repr(), "{'share': nan}");
+        assert_eq!(read(&nested_table(), &["share"]).unwrap()[1].value.repr(), "{'share': nan}");
     }
 
     #[test]
     fn damaged_parquet_file_is_an_error_without_a_panic() {
-        let intact = nested();
+        let intact = nested_table();
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {
             assert_eq!(read(&intact[..size], &["question"]).unwrap_err().exit_code(), 2);
         }

@@ -5,7 +5,7 @@ use ghostlab_core::error::{Error, Result, shorten};
 
 use crate::bounds::check_pattern;
 
-/// Maximum number of characters of a pattern to show in an error message.
+/// Maximum number of pattern characters shown in an error message.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Regular expression in the syntax of Python's `re`. Flags must be inline.
@@ -54,7 +54,8 @@ impl Pattern {
         self.replace_matches(text, "", usize::MAX)
     }
 
-    /// Implements Python's `re.sub(pattern, replacement, text, count)`.
+    /// Replaces up to `count` matches like Python's `re.sub`. Unlike in Python, a `count` of 0 replaces nothing; pass
+    /// `usize::MAX` to replace all matches.
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded or the replacement refers to an unknown group.
@@ -65,10 +66,10 @@ impl Pattern {
         let mut remaining = count;
         let mut unknown = None;
         self.for_each_match(text, |captures| {
-            let Some(all) = captures.get(0).filter(|_| remaining > 0) else { return };
+            let Some(whole_match) = captures.get(0).filter(|_| remaining > 0) else { return };
             remaining -= 1;
-            out.push_str(&text[end.min(all.start())..all.start()]);
-            end = all.end();
+            out.push_str(&text[end.min(whole_match.start())..whole_match.start()]);
+            end = whole_match.end();
             for part in &parts {
                 let group = match part {
                     Part::Text(text) => {
@@ -100,7 +101,7 @@ impl Pattern {
         Ok(out)
     }
 
-    fn for_each_match<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
+    fn for_each_match<'t>(&self, text: &'t str, mut visit: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
         let mut search_start = 0;
         while search_start <= text.len() {
             let found = self.regex.captures_from_pos(text, search_start).map_err(|error| {
@@ -110,7 +111,7 @@ impl Pattern {
             let Some((start, end)) = captures.get(0).map(|found_match| (found_match.start(), found_match.end())) else {
                 break;
             };
-            take(&captures);
+            visit(&captures);
             // An empty match may follow another match, but not another empty match at the same position.
             search_start = if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
         }
@@ -122,10 +123,12 @@ fn group_text(index: usize, captures: &fancy_regex::Captures<'_, str>) -> String
     captures.get(index).map_or(String::new(), |part| part.as_str().to_owned())
 }
 
-/// Part of a replacement string for `re.sub`.
+/// Literal text or group reference in a replacement string for `re.sub`.
 enum Part {
     Text(String),
+    /// Group number.
     Group(usize),
+    /// Group name.
     Named(String),
 }
 
@@ -268,8 +271,9 @@ fn rewrite_escape(chars: &[char], index: usize, out: &mut String, in_class: bool
     index + 1
 }
 
-/// Rewrites the character class at `open` and returns the index of its last character. Inside a class, `[`, `&&`, `--`
-/// and `~~` have a special meaning in `fancy_regex`.
+/// Rewrites the character class that starts at `open`. Returns the index of its closing bracket, or the number of
+/// characters if the class is not closed. Inside a class, `[`, `&&`, `--` and `~~` have a special meaning in
+/// `fancy_regex`.
 fn rewrite_class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
     let mut index = open + 1;

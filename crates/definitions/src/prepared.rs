@@ -11,7 +11,7 @@ use crate::value::Value;
 /// Names and values of the columns that a hook derives from a row.
 type DerivedColumns = Vec<(&'static str, Value)>;
 
-/// Built-in row hook.
+/// Built-in hook that derives columns from a row.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPreparation {
     /// Name by which definitions refer to the hook.
@@ -20,11 +20,11 @@ pub struct RowPreparation {
 }
 
 pub const PREPARATIONS: [RowPreparation; 5] = [
-    RowPreparation { name: "hellaswag", derive: hellaswag },
-    RowPreparation { name: "winogrande", derive: winogrande },
-    RowPreparation { name: "copa", derive: copa },
-    RowPreparation { name: "race", derive: race },
-    RowPreparation { name: "race_v2", derive: race_v2 },
+    RowPreparation { name: "hellaswag", derive: derive_hellaswag },
+    RowPreparation { name: "winogrande", derive: derive_winogrande },
+    RowPreparation { name: "copa", derive: derive_copa },
+    RowPreparation { name: "race", derive: derive_race },
+    RowPreparation { name: "race_v2", derive: derive_race_v2 },
 ];
 
 impl RowPreparation {
@@ -40,7 +40,7 @@ impl RowPreparation {
     }
 }
 
-fn texts(texts: Vec<String>) -> Value {
+fn text_list(texts: Vec<String>) -> Value {
     Value::List(texts.into_iter().map(Value::Text).collect())
 }
 
@@ -49,16 +49,16 @@ fn index_value(index: usize) -> Value {
 }
 
 /// Returns the columns `query`, `choices` and `gold`.
-fn hellaswag(row: &Row) -> Result<DerivedColumns> {
+fn derive_hellaswag(row: &Row) -> Result<DerivedColumns> {
     let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
     let query = remove_brackets(&format!("{}: {ending}", row.text("activity_label")?));
     let endings = row.texts("endings")?;
     if endings.len() != 4 {
-        return Err(row.value_error("endings", "four endings", &texts(endings)));
+        return Err(row.value_error("endings", "four endings", &text_list(endings)));
     }
     let choices = endings.iter().map(|ending| remove_brackets(ending)).collect();
     let gold = Value::Int(row.parse_integer("label")?);
-    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
+    Ok(vec![("query", query.into()), ("choices", text_list(choices)), ("gold", gold)])
 }
 
 /// Removes WikiHow markup from a HellaSwag text. Whitespace is stripped first, so an ending that starts with markup
@@ -90,7 +90,7 @@ fn remove_brackets(text: &str) -> String {
 }
 
 /// Returns the columns `contexts` (one per choice), `ending` (scored after each context) and `gold`.
-fn winogrande(row: &Row) -> Result<DerivedColumns> {
+fn derive_winogrande(row: &Row) -> Result<DerivedColumns> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
         return Err(row.value_error("sentence", "a sentence with a blank `_`", &sentence.into()));
@@ -102,7 +102,7 @@ fn winogrande(row: &Row) -> Result<DerivedColumns> {
         other => return Err(row.value_error("answer", "\"1\" or \"2\"", &other.into())),
     };
     let contexts = vec![append_option("option1", before, row)?, append_option("option2", before, row)?];
-    Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
+    Ok(vec![("contexts", text_list(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
 }
 
 fn append_option(option: &str, before: &str, row: &Row) -> Result<String> {
@@ -110,7 +110,7 @@ fn append_option(option: &str, before: &str, row: &Row) -> Result<String> {
 }
 
 /// Returns the columns `query`, `choices` and `gold`.
-fn copa(row: &Row) -> Result<DerivedColumns> {
+fn derive_copa(row: &Row) -> Result<DerivedColumns> {
     let connector = match row.text("question")? {
         "cause" => "because",
         "effect" => "therefore",
@@ -128,7 +128,7 @@ fn copa(row: &Row) -> Result<DerivedColumns> {
     let index = index.ok_or_else(|| row.value_error("label", "0 or 1", &Value::Int(label)))?;
     // If both choices are equal, the first one is the gold choice.
     let gold = choices.iter().position(|text| *text == choices[index]).unwrap_or(index);
-    Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", index_value(gold))])
+    Ok(vec![("query", query.into()), ("choices", text_list(choices)), ("gold", index_value(gold))])
 }
 
 fn read_choice(field: &str, row: &Row) -> Result<String> {
@@ -139,13 +139,13 @@ fn read_choice(field: &str, row: &Row) -> Result<String> {
 }
 
 /// Returns the columns for version 3.0 of the RACE task, which removes the blank at the end of an earlier question.
-fn race(row: &Row) -> Result<DerivedColumns> {
+fn derive_race(row: &Row) -> Result<DerivedColumns> {
     build_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
 }
 
 /// Returns the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, these versions
 /// keep only the blank. The bug affects all results published with them.
-fn race_v2(row: &Row) -> Result<DerivedColumns> {
+fn derive_race_v2(row: &Row) -> Result<DerivedColumns> {
     build_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
 }
 
@@ -159,7 +159,7 @@ fn build_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<DerivedCo
     let mut query = format!("Article: {}\n\n", row.text("article")?);
     for problem in earlier {
         let question = problem.text("question")?;
-        let (options, answer) = options_and_answer(problem)?;
+        let (options, answer) = read_options_and_answer(problem)?;
         let option = &options[answer];
         match question.ends_with(CLOZE_BLANK) {
             true => query.push_str(&format!("{}{option}\n", cloze(question))),
@@ -168,8 +168,8 @@ fn build_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<DerivedCo
     }
     // The last question is not modified, even if it ends in a blank.
     query.push_str(last.text("question")?);
-    let (options, answer) = options_and_answer(last)?;
-    Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", index_value(answer))])
+    let (options, answer) = read_options_and_answer(last)?;
+    Ok(vec![("query", query.into()), ("choices", text_list(options)), ("gold", index_value(answer))])
 }
 
 /// Exact ending of a cloze question.
@@ -193,11 +193,11 @@ fn split_problems(row: &Row) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Returns the four options for a problem and the index of the correct option.
-fn options_and_answer(problem: &Row) -> Result<(Vec<String>, usize)> {
+/// Returns the first four options for a problem and the index of the correct one.
+fn read_options_and_answer(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
-        return Err(problem.value_error("options", "four options", &texts(options)));
+        return Err(problem.value_error("options", "four options", &text_list(options)));
     }
     options.truncate(4);
     let answer = problem.text("answer")?;

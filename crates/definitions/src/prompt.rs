@@ -93,8 +93,8 @@ impl QuestionTurn<'_> {
     }
 }
 
-fn missing_text_error(what: &str, found: &Value) -> Error {
-    Error::bad_input(format!("{what} is not text")).found(found.repr())
+fn missing_text_error(subject: &str, found: &Value) -> Error {
+    Error::bad_input(format!("{subject} is not text")).found(found.repr())
 }
 
 /// Returns the choice with the given index. Negative indices count from the end, as in Python.
@@ -103,8 +103,8 @@ pub fn choice_at(choices: &[Value], number: i64) -> Option<&Value> {
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
-/// Rejects a negative label. Python would count it from the end of the choices, but datasets on the Hub use -1 to mark
-/// rows without a label.
+/// Rejects a negative label if there are choices. Python would count it from the end of the choices, but datasets on
+/// the Hub use -1 to mark rows without a label.
 ///
 /// # Errors
 /// Fails if the answer is negative or contains a negative index.
@@ -147,6 +147,7 @@ pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
 pub struct FewShotPool {
     documents: Vec<Value>,
     random: PythonRandom,
+    /// Whether examples are taken in order instead of being sampled.
     first: bool,
 }
 

@@ -10,7 +10,7 @@ use polars::prelude::{ArrowDataType as Type, ArrowTimeUnit as Unit};
 #[derive(Debug, Clone, PartialEq)]
 pub struct PythonObject {
     class: String,
-    /// Result of `str()`. `None` for the placeholder of a value that was not read.
+    /// Result of `str()`. `None` for the placeholder of a value that templates cannot print.
     text: Option<String>,
     /// Result of `repr()`, if known.
     repr: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) fn class_of(dtype: &Type) -> String {
 }
 
 impl PythonObject {
-    /// Creates the placeholder for a value that is not read.
+    /// Creates the placeholder for a value that templates cannot print.
     pub(crate) fn placeholder(class: &str) -> Self {
         Self { class: class.to_owned(), text: None, repr: None }
     }
@@ -48,7 +48,7 @@ impl PythonObject {
         &self.class
     }
 
-    /// Returns the result of Python's `str()`, or `None` if the value was not read.
+    /// Returns the result of Python's `str()`, or `None` for a placeholder.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
@@ -62,7 +62,7 @@ impl PythonObject {
     pub(crate) fn is_object_type(dtype: &Type) -> bool {
         match dtype {
             Type::Date32 | Type::Time32(_) | Type::Time64(_) | Type::Duration(_) | Type::Timestamp(_, None) => true,
-            Type::Timestamp(_, Some(zone)) => is_universal(zone),
+            Type::Timestamp(_, Some(zone)) => is_utc(zone),
             Type::Decimal(_, scale) | Type::Decimal32(_, scale) | Type::Decimal64(_, scale) => *scale <= 38,
             _ => false,
         }
@@ -82,8 +82,9 @@ impl PythonObject {
         }
     }
 
-    /// Creates a decimal from big-endian bytes.
-    pub(crate) fn from_bytes(bytes: &[u8], dtype: &Type) -> Option<Self> {
+    /// Creates a decimal from the big-endian bytes of its unscaled value. Returns `None` for other types, and unless
+    /// there are 1 to 16 bytes.
+    pub(crate) fn decimal_from_bytes(bytes: &[u8], dtype: &Type) -> Option<Self> {
         let Type::Decimal(_, scale) = dtype else { return None };
         let first = bytes.first()?;
         let missing = 16_usize.checked_sub(bytes.len())?;
@@ -97,7 +98,7 @@ impl PythonObject {
     }
 }
 
-fn is_universal(zone: &str) -> bool {
+fn is_utc(zone: &str) -> bool {
     ["UTC", "Etc/UTC", "+00:00", "Z"].contains(&zone)
 }
 
@@ -112,19 +113,19 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
 }
 
 /// Returns the date unchanged, or `None` if its year is outside Python's range of 1 to 9999.
-fn python_year(date: NaiveDate) -> Option<NaiveDate> {
+fn check_python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }
 
 fn date(days: i64) -> Option<PythonObject> {
-    let date = python_year(DateTime::from_timestamp(days.checked_mul(86_400)?, 0)?.date_naive())?;
+    let date = check_python_year(DateTime::from_timestamp(days.checked_mul(86_400)?, 0)?.date_naive())?;
     let repr = format!("datetime.date({}, {}, {})", date.year(), date.month(), date.day());
     Some(PythonObject::new("date", date.format("%Y-%m-%d").to_string(), Some(repr)))
 }
 
 fn date_time(microseconds: i64, universal: bool) -> Option<PythonObject> {
     let moment: NaiveDateTime = DateTime::from_timestamp_micros(microseconds)?.naive_utc();
-    let date = python_year(moment.date())?;
+    let date = check_python_year(moment.date())?;
     let clock = format_clock(moment.hour(), moment.minute(), moment.second(), microseconds.rem_euclid(1_000_000));
     let zone = if universal { "+00:00" } else { "" };
     let text = format!("{} {clock}{zone}", date.format("%Y-%m-%d"));
@@ -253,7 +254,7 @@ mod tests {
             let object = PythonObject::from_number(number, &dtype).unwrap();
             assert_eq!((object.text(), object.repr()), (Some(text), Some(repr)), "{number} {dtype:?}");
         }
-        let bytes = PythonObject::from_bytes(&[0xff, 0x6a], &Type::Decimal(20, 2)).unwrap();
+        let bytes = PythonObject::decimal_from_bytes(&[0xff, 0x6a], &Type::Decimal(20, 2)).unwrap();
         assert_eq!(bytes.text(), Some("-1.50"));
         let utc = PythonObject::from_number(0, &Type::Timestamp(us, Some("UTC".into()))).unwrap();
         assert_eq!(utc.text(), Some("1970-01-01 00:00:00+00:00"));

@@ -3,6 +3,6 @@
 use minijinja::{Error, ErrorKind};
 
 /// Creates the error for an unsupported template operation.
-pub(crate) fn unsupported_error(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
+pub(crate) fn unsupported_error(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message.into())
 }

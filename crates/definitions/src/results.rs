@@ -110,7 +110,7 @@ pub struct MetricItems<'a> {
     /// One item per document.
     pub items: Vec<Item>,
     /// One answer per document: the index of the chosen choice, the filtered text without what `exact_match` ignores,
-    /// or whether each continuation is the greedy output.
+    /// or whether each continuation is the greedy output. `None` for the log-likelihood of a complete text.
     pub chosen: Vec<Value>,
 }
 
@@ -260,7 +260,7 @@ fn score_choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Ve
     definition.metrics.iter().map(|metric| scored.item(metric.kind)).collect()
 }
 
-/// Returns the indices of the correct choices.
+/// Returns the indices of the correct choices. An answer that is not among the choices becomes -100.
 fn gold_indices(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
     match (gold, task.has_several_targets) {
         (Value::List(items), true) => items.iter().map(|item| gold_index(task, texts, item)).collect(),
@@ -280,7 +280,7 @@ struct ScoredChoices<'a> {
     /// Whether each choice is the greedy output.
     greedy: Vec<Value>,
     gold: &'a Value,
-    /// Indices of the correct choices.
+    /// Indices of the correct choices, or -100 for answers that are not among the choices.
     golds: Vec<i64>,
     answers: &'a [Answer],
 }

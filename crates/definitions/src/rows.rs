@@ -22,6 +22,7 @@ use crate::row::Row;
 use crate::tabular;
 use crate::value::Value;
 
+/// Formats of row files: those that [`RowFiles`] always accepts, CSV and text.
 const FILES: RowFiles = RowFiles { noun: "task", endings: &[(".csv", RowForm::Csv), (".txt", RowForm::Text)] };
 
 /// Source of dataset rows.
@@ -95,9 +96,10 @@ fn find_split(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         .hint("name the files of the split with `data: {SPLIT: FILE}`"))
 }
 
-fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
-    let inner = base.join(part);
-    (!part.is_empty() && !part.contains("..") && inner.is_dir()).then_some(inner)
+/// Returns the folder `name` inside `base` if it exists. Rejects empty names and those that contain `..`.
+fn inner_folder(base: &Path, name: &str) -> Option<PathBuf> {
+    let inner = base.join(name);
+    (!name.is_empty() && !name.contains("..") && inner.is_dir()).then_some(inner)
 }
 
 impl Rows for FileRows {
@@ -198,6 +200,7 @@ fn is_json(path: &Path) -> bool {
     matches!(FILES.form(path), Ok(RowForm::Json { .. }))
 }
 
+/// Adds missing columns with the value `None`, so that all rows have the same columns in the same order.
 fn fill_missing_fields(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
     for row in &*rows {

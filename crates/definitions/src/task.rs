@@ -71,6 +71,7 @@ pub enum RequestKind {
 /// Request to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
+    /// Index in [`Task::documents`].
     pub document: usize,
     /// Index among the requests for the document.
     pub index: usize,
@@ -116,7 +117,8 @@ impl Task {
         Self::from_rows(definition, rows, limit)
     }
 
-    /// Builds a task from rows.
+    /// Builds a task from rows of the evaluated split, which must already be filtered by `keep_rows`. Uses only the
+    /// first rows, up to `limit`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::with_limit`].
@@ -125,7 +127,7 @@ impl Task {
         rows.truncate(limit.map_or(original, |limit| limit.apply(original)));
         let prepared = prepare_rows(&definition, rows)?;
         let (places, documents) = prepared.into_iter().map(|row| (row.location, row.value)).unzip();
-        Self::checked(definition, documents, places, original)
+        Self::from_prepared(definition, documents, places, original)
     }
 
     /// Builds a task from prepared documents of the evaluated split, or from a prefix of them.
@@ -134,10 +136,16 @@ impl Task {
     /// Fails in the same cases as [`Task::new`].
     pub fn with_documents(definition: Definition, documents: Vec<Value>) -> Result<Self> {
         let original = documents.len();
-        Self::checked(definition, documents, Vec::new(), original)
+        Self::from_prepared(definition, documents, Vec::new(), original)
     }
 
-    fn checked(definition: Definition, documents: Vec<Value>, places: Vec<String>, original: usize) -> Result<Self> {
+    /// Determines the field types from the first document, and checks its choices and answer.
+    fn from_prepared(
+        definition: Definition,
+        documents: Vec<Value>,
+        places: Vec<String>,
+        original: usize,
+    ) -> Result<Self> {
         let split = definition.evaluated_split();
         let place = |error: Error| error.at(location_of(&definition, &places, 0));
         let Some(first) = documents.first() else {
@@ -172,9 +180,9 @@ impl Task {
     ///
     /// # Errors
     /// Fails if a document lacks required fields, there are too few examples, or the chat template fails.
-    pub fn requests(&self, rows: &dyn Rows, setting: &PromptSettings<'_>) -> Result<Vec<Request>> {
+    pub fn requests(&self, rows: &dyn Rows, settings: &PromptSettings<'_>) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
-        self.for_each_request(rows, setting, |some| requests.extend(some))?;
+        self.for_each_request(rows, settings, |some| requests.extend(some))?;
         Ok(requests)
     }
 
@@ -183,8 +191,8 @@ impl Task {
     /// # Errors
     /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
     /// every score needs them.
-    pub fn dry_run(&self, rows: &dyn Rows, setting: &PromptSettings<'_>) -> Result<()> {
-        self.for_each_request(rows, setting, drop)?;
+    pub fn dry_run(&self, rows: &dyn Rows, settings: &PromptSettings<'_>) -> Result<()> {
+        self.for_each_request(rows, settings, drop)?;
         self.documents.par_iter().enumerate().for_each(|(at, document)| {
             self.target(document).ok();
             if self.definition.choices.is_some() {
@@ -195,20 +203,20 @@ impl Task {
         Ok(())
     }
 
-    /// Passes the requests for each document to `take`.
+    /// Checks the number of answers and the labels, then passes the requests for each document to `visit` in order.
     fn for_each_request(
         &self,
         rows: &dyn Rows,
-        setting: &PromptSettings<'_>,
-        mut take: impl FnMut(Vec<Request>),
+        settings: &PromptSettings<'_>,
+        mut visit: impl FnMut(Vec<Request>),
     ) -> Result<()> {
         let definition = &self.definition;
         self.check_answers()?;
         self.check_labels()?;
-        let shots = definition.shots(setting.shots);
+        let shots = definition.shots(settings.shots);
         let mut pool = FewShotPool::new(
             if shots > 0 { self.example_documents(rows)? } else { Vec::new() },
-            setting.seed,
+            settings.seed,
             definition.examples.first,
         );
         let all: Vec<usize> = (0..self.documents.len()).collect();
@@ -226,12 +234,12 @@ impl Task {
             let results: Vec<Result<Vec<Request>>> = drawn
                 .into_par_iter()
                 .map(|(at, examples)| {
-                    let requests = self.build_requests(at, examples, setting);
+                    let requests = self.build_requests(at, examples, settings);
                     requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.place(at)))
                 })
                 .collect();
             for document_requests in results {
-                take(document_requests?);
+                visit(document_requests?);
             }
         }
         Ok(())
@@ -242,26 +250,26 @@ impl Task {
         &self,
         at: usize,
         examples: Result<Vec<Value>>,
-        setting: &PromptSettings<'_>,
+        settings: &PromptSettings<'_>,
     ) -> Result<Vec<Request>> {
         let document = &self.documents[at];
         let field = self.definition.choices.as_ref();
         let choices = field.map(|field| self.columns.choices(field, document)).transpose()?;
-        let contexts = self.build_contexts(document, &examples?, choices.as_deref(), setting)?;
-        let kinds = self.build_request_kinds(document, contexts, choices.as_deref(), setting.chat.is_some())?;
-        let kinds = (0..).zip(self.check_prompts(kinds, setting)?);
+        let contexts = self.build_contexts(document, &examples?, choices.as_deref(), settings)?;
+        let kinds = self.build_request_kinds(document, contexts, choices.as_deref(), settings.chat.is_some())?;
+        let kinds = (0..).zip(self.check_prompts(kinds, settings)?);
         Ok(kinds.map(|(index, kind)| Request { document: at, index, kind, repeats: self.definition.repeats }).collect())
     }
 
     /// Rejects prompts that are too long.
-    fn check_prompts(&self, kinds: Vec<RequestKind>, setting: &PromptSettings<'_>) -> Result<Vec<RequestKind>> {
+    fn check_prompts(&self, kinds: Vec<RequestKind>, settings: &PromptSettings<'_>) -> Result<Vec<RequestKind>> {
         for kind in &kinds {
             let bytes = match kind {
                 RequestKind::LogLikelihood { context, continuation } => context.len() + continuation.len(),
                 RequestKind::Rolling { text } => text.len(),
                 RequestKind::Generate { context, .. } => context.len(),
             };
-            check_text(bytes).map_err(|error| match setting.chat {
+            check_text(bytes).map_err(|error| match settings.chat {
                 Some(chat) => error.at(format!("a prompt from {}", chat.location())),
                 None => error.at(format!("a prompt from {}", self.definition.location)),
             })?;
@@ -270,6 +278,7 @@ impl Task {
     }
 
     /// Returns an error for each document without a label. Many test splits on the Hub have the label -1 in every row.
+    /// Skips documents whose choices or answer cannot be evaluated.
     fn label_errors(&self) -> Vec<Error> {
         let Some(field) = &self.definition.choices else { return Vec::new() };
         self.documents
@@ -283,7 +292,7 @@ impl Task {
             .collect()
     }
 
-    /// Rejects tasks without any labelled document. If only some labels are missing, the documents without one are
+    /// Rejects tasks in which no document has a label. If only some labels are missing, the documents without one are
     /// scored as wrong, as in lm-eval (see [`Task::unlabeled`]).
     fn check_labels(&self) -> Result<()> {
         let mut errors = self.label_errors();

@@ -112,8 +112,8 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     if precision + recall == 0.0 { 0.0 } else { 100.0 * (5.0 * precision * recall / (4.0 * precision + recall)) }
 }
 
-fn mean_over_orders(part: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
-    orders.iter().map(part).sum::<f64>() / orders.len() as f64
+fn mean_over_orders(select: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
+    orders.iter().map(select).sum::<f64>() / orders.len() as f64
 }
 
 fn characters_without_spaces(text: &str) -> Vec<char> {

@@ -105,8 +105,9 @@ impl Value {
         }
     }
 
-    /// Returns false for a placeholder, which replaces a value that templates cannot render, such as bytes.
-    fn is_read(&self) -> bool {
+    /// Returns whether templates can render the value. Returns false only for a placeholder, which replaces a Parquet
+    /// value such as bytes.
+    fn is_renderable(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }
 
@@ -142,7 +143,7 @@ impl Value {
             Self::Map(pairs) => {
                 let mut pairs: Vec<(String, &Self)> = pairs
                     .iter()
-                    .filter(|(_, value)| value.is_read())
+                    .filter(|(_, value)| value.is_renderable())
                     .map(|(key, value)| (key.as_text().map_or_else(|| key.json(None), str::to_owned), value))
                     .collect();
                 if style.sorted {
@@ -166,7 +167,7 @@ pub(crate) struct JsonStyle {
     /// Whether to escape non-ASCII characters.
     pub(crate) ascii: bool,
     pub(crate) sorted: bool,
-    /// Separators after items and keys.
+    /// Separators after each item and each key.
     pub(crate) separators: Option<(String, String)>,
 }
 
@@ -189,7 +190,8 @@ impl JsonStyle {
         ascii
     }
 
-    fn line(&self, depth: usize) -> String {
+    /// Returns a newline with the indentation for `depth`, or an empty string if the output is a single line.
+    fn line_break(&self, depth: usize) -> String {
         self.indent.map_or_else(String::new, |indent| format!("\n{}", " ".repeat(indent * depth)))
     }
 
@@ -199,8 +201,8 @@ impl JsonStyle {
             None if self.indent.is_some() => ",",
             None => ", ",
         };
-        let items = items.join(&format!("{comma}{}", self.line(depth + 1)));
-        format!("{open}{}{items}{}{close}", self.line(depth + 1), self.line(depth))
+        let items = items.join(&format!("{comma}{}", self.line_break(depth + 1)));
+        format!("{open}{}{items}{}{close}", self.line_break(depth + 1), self.line_break(depth))
     }
 }
 
@@ -256,7 +258,7 @@ impl Serialize for Value {
             Self::List(items) => serializer.collect_seq(items),
             Self::Object(_) => serializer.serialize_str(&self.text()),
             Self::Map(pairs) => {
-                let pairs = pairs.iter().filter(|(_, value)| value.is_read());
+                let pairs = pairs.iter().filter(|(_, value)| value.is_renderable());
                 serializer.collect_map(pairs.map(|(key, value)| (key.text(), value)))
             }
         }

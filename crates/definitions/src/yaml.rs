@@ -57,7 +57,7 @@ pub enum Tree {
     List(Vec<Node>),
     /// Mapping in which the last duplicate key wins.
     Map(Vec<(Value, Node)>),
-    /// `!function module.name`, a Python function that is never run.
+    /// Hook: `!function module.name`, a Python function that is never run.
     Hook(String),
 }
 
@@ -233,7 +233,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     parse_document(&text, file)
 }
 
-/// Returns the number of the unindented line in a quoted string that caused an error, or `None` for other errors.
+/// Returns the line number of an error that an unindented line in a quoted string caused, or `None` for other errors.
 fn unindented_line(error: &Error) -> Option<usize> {
     let parts = error.parts();
     let line = parts.location.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();
@@ -242,7 +242,7 @@ fn unindented_line(error: &Error) -> Option<usize> {
 
 fn parse_document(text: &str, file: &str) -> Result<Node> {
     let mut parser = Parser::new_from_str(text);
-    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), count: 0, text_bytes: 0 };
+    let mut reader = EventReader { file: file.into(), anchors: HashMap::new(), value_count: 0, text_bytes: 0 };
     let mut root = None;
     while let Some((event, span)) = reader.next(&mut parser)? {
         match event {
@@ -262,7 +262,8 @@ fn parse_document(text: &str, file: &str) -> Result<Node> {
 struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
-    count: usize,
+    /// Number of values so far, with aliases expanded.
+    value_count: usize,
     /// Total length in bytes of the strings so far, with aliases expanded.
     text_bytes: usize,
 }
@@ -270,14 +271,14 @@ struct EventReader {
 type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
 
 impl EventReader {
-    fn yaml_error(&self, span: &Span, what: &str) -> Error {
-        Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
+    fn yaml_error(&self, span: &Span, message: &str) -> Error {
+        Error::bad_input(message).at(format!("{}:{}", self.file, span.start.line()))
     }
 
     fn check_size(&self, depth: usize, span: &Span) -> Result<()> {
         let limit = if depth > MAX_DEPTH {
             format!("at most {MAX_DEPTH} levels")
-        } else if self.count > MAX_VALUES {
+        } else if self.value_count > MAX_VALUES {
             format!("at most {MAX_VALUES} values, with aliases expanded")
         } else if self.text_bytes > MAX_TEXT_BYTES {
             format!("at most {} MB of text, with aliases expanded", MAX_TEXT_BYTES / 1_000_000)
@@ -300,7 +301,7 @@ impl EventReader {
     }
 
     fn read_node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
-        self.count += 1;
+        self.value_count += 1;
         if let Event::Scalar(text, ..) = &event {
             self.text_bytes += text.len();
         }
@@ -324,7 +325,7 @@ impl EventReader {
                 let found = self.anchors.get(&anchor);
                 let found = found.ok_or_else(|| self.yaml_error(span, "an alias is used inside its own anchor"))?;
                 let (values, bytes) = compute_size(found);
-                self.count += values;
+                self.value_count += values;
                 self.text_bytes += bytes;
                 self.check_size(depth, span)?;
                 return Ok(found.clone());
@@ -372,7 +373,7 @@ impl EventReader {
     }
 }
 
-/// Returns the number of values in a node and the total length of its strings in bytes.
+/// Returns the number of values in a node and the total length of its strings in bytes. Keys are not counted.
 fn compute_size(node: &Node) -> (usize, usize) {
     match &node.tree {
         Tree::List(items) => items.iter().fold((1, 0), add_size),

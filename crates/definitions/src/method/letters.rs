@@ -165,7 +165,7 @@ fn lowercase_at(text: &str, position: usize, c: char) -> String {
     if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
 }
 
-/// Implements Python's `str.casefold`. Each letter is converted to uppercase and then to lowercase, except that Turkish
+/// Implements Python's `str.casefold`. Each letter is lowercased, uppercased and lowercased again, except that Turkish
 /// `ı` is unchanged and Cherokee letters fold to uppercase.
 pub(super) fn casefold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());

@@ -13,7 +13,8 @@ use crate::rows::{Rows, filtered_rows, prepare_rows};
 use crate::value::Value;
 
 impl Task {
-    /// Returns the documents from which few-shot examples are sampled.
+    /// Returns the documents from which few-shot examples are sampled: the prepared rows of the example split, or the
+    /// examples that the definition lists.
     pub(super) fn example_documents(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
         match (definition.example_split(), &definition.examples.samples) {
@@ -31,13 +32,13 @@ impl Task {
         document: &Value,
         examples: &[Value],
         choices: Option<&[Value]>,
-        setting: &PromptSettings<'_>,
+        settings: &PromptSettings<'_>,
     ) -> Result<Vec<String>> {
         let definition = &self.definition;
         let prefix = definition.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
         let description = definition.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
         let system = join_with_delimiter(
-            setting.system.as_deref().unwrap_or(""),
+            settings.system.as_deref().unwrap_or(""),
             description.as_deref().unwrap_or(""),
             &definition.fewshot_delimiter,
         );
@@ -69,9 +70,9 @@ impl Task {
             .into_iter()
             .map(|turn| {
                 let all = [messages.as_slice(), &turn].concat();
-                match setting.chat {
+                match settings.chat {
                     None => Ok(concatenate_messages(&all)),
-                    Some(chat) if setting.multiturn => chat.render(&all, continued),
+                    Some(chat) if settings.multiturn => chat.render(&all, continued),
                     Some(chat) => chat.render(&merge_turns(&all), continued),
                 }
             })

@@ -64,7 +64,7 @@ fn word_perplexity_counts_empty_strings_around_whitespace() {
 }
 
 #[test]
-fn perplexity_standard_error_is_bootstrapped() {
+fn standard_errors_need_at_least_two_documents() {
     let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
