@@ -303,8 +303,8 @@ impl Description {
     }
 }
 
-fn reject(what: &str, expected: &str) -> Result<()> {
-    Err(Error::bad_input(what).expected(expected))
+fn reject(message: &str, expected: &str) -> Result<()> {
+    Err(Error::bad_input(message).expected(expected))
 }
 
 /// Removes the artifact description from the tree of a grid file, because the grid does not use it.

@@ -37,7 +37,8 @@ pub struct Calibration {
     pub operator_sequences: usize,
 }
 
-/// Formats the corpus, number of sequences, length and seed, such as `wikitext2-validation:32x512@0`.
+/// Formats the corpus, number of sequences, length and seed, such as `wikitext2-validation:32x512@0`. Appends
+/// `operator_sequences` if it differs from `sequences`.
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { corpus, sequences, length, seed, operator_sequences } = self;
@@ -371,8 +372,8 @@ fn expand_method(
         .collect())
 }
 
-/// Returns whether an option's values are expanded like an axis. Unknown options are reported later, when the method is
-/// built.
+/// Returns whether each value of an option yields its own method. Unknown options are reported later, when the method
+/// is built.
 fn is_axis(description: &MethodDescription, option: &str, values: &[Value]) -> bool {
     let all_lists = !values.is_empty() && values.iter().all(Value::is_array);
     description.has(option) && (!description.takes_list(option) || all_lists)

@@ -107,7 +107,7 @@ impl Axes {
     }
 }
 
-/// Registers a backbone with rounded weights and returns its name.
+/// Registers a backbone with rounded weights and returns its name. Returns `name` unchanged for stored weights.
 fn add_quantized_backbone(
     name: &Positioned<String>,
     weights: Weights,
@@ -144,15 +144,15 @@ fn read_calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Re
 /// Expands the lists of an entry into calibrations, one per combination.
 fn expand_calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = validate::read_values(&at.key("corpus"), &entry.corpus)?;
-    let what = "the number of calibration sequences";
-    let sequences = validate::read_counts(&at.key("sequences"), &entry.sequences, 1, what)?;
+    let subject = "the number of calibration sequences";
+    let sequences = validate::read_counts(&at.key("sequences"), &entry.sequences, 1, subject)?;
     let lengths = validate::read_counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
     let seeds = entry.seed.explicit_values().map(|seeds| validate::read_values(&at.key("seed"), seeds)).transpose()?;
-    let what = "the number of sequences for the operator";
+    let subject = "the number of sequences for the operator";
     let operators = entry
         .operator_sequences
         .explicit_values()
-        .map(|values| validate::read_counts(&at.key("operator_sequences"), values, 1, what))
+        .map(|values| validate::read_counts(&at.key("operator_sequences"), values, 1, subject))
         .transpose()?;
     let seeds = optional_values(at, seeds);
     let operators = optional_values(at, operators);
@@ -270,7 +270,7 @@ impl GridAxes {
 }
 
 /// Returns all unique cells. Each backbone contributes its dense cell, the product of the axes without the excluded
-/// cells, and the included cells.
+/// cells, and the included cells. A backbone whose cells are all excluded contributes none.
 ///
 /// # Errors
 /// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
@@ -327,7 +327,7 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
 }
 
 impl PrunedCell {
-    /// Returns an error if the cut would remove all layers of the backbone.
+    /// Rejects a depth that removes all layers of the backbone.
     fn check_layers_left(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
         // Depths in sublayers are validated by the criterion.
@@ -358,8 +358,8 @@ impl Axes {
         )
     }
 
-    /// Returns the product of the axes for each backbone. The axes are nested in the order criterion, depth, recovery,
-    /// calibration.
+    /// Returns the product of the axes for each backbone, or no cells if an axis is missing. The axes are nested in the
+    /// order criterion, depth, recovery, calibration.
     fn expand_product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {

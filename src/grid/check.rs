@@ -36,20 +36,20 @@ pub(super) struct CheckedGrid {
 
 impl CheckedGrid {
     /// Returns the inputs that the grid needs: its backbones, its calibration corpora, and those evaluated corpora and
-    /// tasks that `shown` includes.
-    pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<InputRef> {
+    /// tasks that `choice` includes.
+    pub(super) fn needs(&self, choice: &AxisChoice<'_>) -> Vec<InputRef> {
         let calibrated: BTreeSet<&str> =
             self.axes.all().flat_map(|axes| &axes.corpora).map(|corpus| corpus.value.as_str()).collect();
         let Definitions { backbones, corpora, tasks } = &self.definitions;
         let corpora = corpora.iter().filter(|(name, _)| {
             calibrated.contains(name.as_str())
-                || (self.evaluate.perplexity.iter().any(|entry| entry.corpus == **name) && (shown.text)(name))
+                || (self.evaluate.perplexity.iter().any(|entry| entry.corpus == **name) && (choice.text)(name))
         });
-        let tasks = tasks.iter().filter(|(name, _)| (shown.task)(name));
+        let tasks = tasks.iter().filter(|(name, _)| (choice.task)(name));
         let needs = backbones.values().map(|backbone| &backbone.need);
         let needs =
             needs.chain(corpora.map(|(_, corpus)| &corpus.need)).chain(tasks.map(|(_, task)| &task.need)).cloned();
-        needs.chain(self.resolved_definitions.needs(shown.task)).collect()
+        needs.chain(self.resolved_definitions.needs(choice.task)).collect()
     }
 }
 
@@ -94,9 +94,9 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let seeds = collect_shard_seeds(axes.all(), &evaluate);
     let sources = EntrySources { schema, root: &root, library };
     let definitions = Definitions {
-        backbones: sources.backbones(backbones)?,
-        corpora: sources.corpora(corpora, &seeds)?,
-        tasks: sources.tasks(used.tasks.iter())?,
+        backbones: sources.read_backbones(backbones)?,
+        corpora: sources.read_corpora(corpora, &seeds)?,
+        tasks: sources.read_tasks(used.tasks.iter())?,
     };
     Ok(CheckedGrid { name, axes, evaluate, search, definitions, resolved_definitions: used.resolved_definitions })
 }
@@ -210,7 +210,6 @@ fn missing_axes_error(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
 struct UsedInputs {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
-    /// Resolved task definitions.
     resolved_definitions: ResolvedDefinitions,
 }
 
@@ -294,6 +293,7 @@ fn read_texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> R
 
 /// Tasks in a grid, with their positions.
 struct TaskUses<'a> {
+    /// Built-in tasks.
     known: Vec<(EntryPosition<'a>, EvalTask)>,
     /// Entries that refer to task definitions.
     defined: Vec<(EntryPosition<'a>, &'a DefinitionEntry)>,
@@ -319,7 +319,7 @@ impl<'a> TaskUses<'a> {
     }
 }
 
-/// Reads the names of additional metrics.
+/// Reads the names of additional metrics. Rejects unknown names and duplicates.
 fn read_metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.explicit_values().is_some() {
@@ -360,9 +360,9 @@ fn read_optional_counts(
     at: &EntryPosition<'_>,
     key: &str,
     values: &OneOrMany<usize>,
-    what: &str,
+    subject: &str,
 ) -> Result<Vec<Positioned<Option<usize>>>> {
     let counts =
-        values.explicit_values().map(|values| validate::read_counts(&at.key(key), values, 1, what)).transpose()?;
+        values.explicit_values().map(|values| validate::read_counts(&at.key(key), values, 1, subject)).transpose()?;
     Ok(optional_values(at, counts))
 }

@@ -72,9 +72,9 @@ impl DefinedColumn {
     /// includes the limit.
     pub fn scored(&self) -> Metric {
         let Self { name, how, metric, filter, .. } = self;
-        let mut shown = Metric::defined(&format!("{name}{}", how.without_extent()), metric, filter);
-        shown.label = Metric::defined(&format!("{name}{how}"), metric, filter).label;
-        shown
+        let mut scored = Metric::defined(&format!("{name}{}", how.without_extent()), metric, filter);
+        scored.label = Metric::defined(&format!("{name}{how}"), metric, filter).label;
+        scored
     }
 }
 
@@ -121,6 +121,7 @@ pub(super) struct DefinitionEntry {
     pub(super) how: TaskSettings,
 }
 
+/// Task definition, with the source of its rows.
 #[derive(Debug, Clone)]
 pub(super) struct DefinedTask {
     definition: Definition,
@@ -150,7 +151,7 @@ impl ResolvedDefinitions {
     /// Fails if a definition is missing or uses an unsupported feature. The error gives the key, file and line.
     pub(super) fn read(entries: &[(EntryPosition<'_>, &DefinitionEntry)]) -> Result<Self> {
         let mut resolved = Self::default();
-        let mut shown: Vec<Positioned<String>> = Vec::new();
+        let mut labels: Vec<Positioned<String>> = Vec::new();
         for (at, entry) in entries {
             let Selection { tasks, groups } = select_definitions(at, entry)?;
             if tasks.is_empty() {
@@ -164,7 +165,7 @@ impl ResolvedDefinitions {
                 check_supported(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
                 validate::check_printable("task", &task_use.name, &at.position())?;
-                shown.push(at.with_position(task_use.to_string()));
+                labels.push(at.with_position(task_use.to_string()));
                 resolved.uses.push(task_use);
                 let defined = DefinedTask {
                     origin: find_rows_origin(at, entry, &definition)?,
@@ -179,23 +180,26 @@ impl ResolvedDefinitions {
             }
             for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
                 let group_use = GroupUse { group, how: how.clone() };
-                shown.push(at.with_position(group_use.to_string()));
+                labels.push(at.with_position(group_use.to_string()));
                 resolved.groups.push(group_use);
             }
         }
-        validate::check_unique("evaluate.tasks", &shown)?;
+        validate::check_unique("evaluate.tasks", &labels)?;
         Ok(resolved)
     }
 
-    /// Returns the inputs of the tasks for which `shown` returns true.
-    pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<InputRef> {
-        let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
+    /// Returns the inputs of the tasks for which `is_included` returns true. Tasks whose row files are listed have no
+    /// input.
+    pub(super) fn needs(&self, is_included: &dyn Fn(&str) -> bool) -> Vec<InputRef> {
+        let tasks = self.tasks.iter().filter(|(name, _)| is_included(name));
         tasks
             .filter_map(|(name, defined)| match &defined.origin {
                 RowsOrigin::Input(need) => {
                     let mut need = (**need).clone();
-                    need.want =
-                        need.want.take().map(|want| add_split_patterns(want, &defined.definition, &self.splits(name)));
+                    need.want = need
+                        .want
+                        .take()
+                        .map(|want| add_split_patterns(want, &defined.definition, &self.used_splits(name)));
                     Some(need)
                 }
                 RowsOrigin::Files(..) => None,
@@ -203,12 +207,14 @@ impl ResolvedDefinitions {
             .collect()
     }
 
-    /// Returns the splits that a task uses: the evaluated split and the split for few-shot examples.
-    fn splits(&self, name: &str) -> Vec<&str> {
+    /// Returns the splits that a task uses: the evaluated split and, if there are shots, the split for few-shot
+    /// examples.
+    fn used_splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);
-        let shown = uses.filter(|task| definition.shots(task.how.shots) > 0).filter_map(|_| definition.example_split());
-        let all: BTreeSet<&str> = shown.chain([definition.evaluated_split()]).collect();
+        let example_splits =
+            uses.filter(|task| definition.shots(task.how.shots) > 0).filter_map(|_| definition.example_split());
+        let all: BTreeSet<&str> = example_splits.chain([definition.evaluated_split()]).collect();
         all.into_iter().collect()
     }
 
@@ -218,7 +224,7 @@ impl ResolvedDefinitions {
     /// Fails if a split is missing.
     pub(super) fn locate_rows(&self, resolver: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
-            let splits = self.splits(name);
+            let splits = self.used_splits(name);
             let (rows, hub) = match origin {
                 RowsOrigin::Files(files, position) => (find_listed_rows(files, &splits, position)?, None),
                 RowsOrigin::Input(need) => {
@@ -270,7 +276,7 @@ fn select_definitions(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result
     selection.map_err(add_position)
 }
 
-/// Returns the location of an entry's rows. By default, this is the location given in the definition.
+/// Determines the source of an entry's rows: the key `data` of the entry, or by default the dataset in the definition.
 fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let name = &definition.name;
     let at = at.key("data");
@@ -320,8 +326,8 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
     Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, None, Some(want), at.position()))))
 }
 
-/// Returns the hub dataset that the definition refers to, at the revision from the entry or, by default, from the
-/// definition.
+/// Returns the hub dataset that the definition refers to, without file patterns. The revision comes from the entry or,
+/// by default, from the definition.
 fn resolve_hub_dataset(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
     let Data { path, options, .. } = &definition.data;
     check_builder(definition, path)?;
@@ -397,7 +403,10 @@ fn add_split_patterns(want: RepoFiles, definition: &Definition, splits: &[&str])
     RepoFiles { files, ..want }
 }
 
-/// Returns the files that the grid or the definition lists for each split.
+/// Returns the files that the grid or the definition lists for each split in `splits`.
+///
+/// # Errors
+/// Fails if a split has no files, or if a file does not exist.
 fn find_listed_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| find_split_files(files, position, split)).collect::<Result<_>>()? })
 }

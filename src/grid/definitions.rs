@@ -28,7 +28,7 @@ pub(super) struct Definitions {
     pub(super) tasks: BTreeMap<String, NamedEntry<TaskEntry>>,
 }
 
-/// Named entry, with the locations of its files.
+/// Backbone, corpus or task of the grid, with the locations of its files.
 #[derive(Debug)]
 pub(super) struct NamedEntry<T> {
     pub(super) entry: T,
@@ -43,7 +43,7 @@ pub(super) struct EntrySources<'a> {
 }
 
 impl EntrySources<'_> {
-    pub(super) fn backbones<'n>(
+    pub(super) fn read_backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
@@ -54,7 +54,7 @@ impl EntrySources<'_> {
     }
 
     /// Reads the entries of the corpora in use. `seeds` determines which shards of a corpus are read.
-    pub(super) fn corpora<'n>(
+    pub(super) fn read_corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
@@ -71,7 +71,7 @@ impl EntrySources<'_> {
         })
     }
 
-    pub(super) fn tasks<'n>(
+    pub(super) fn read_tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, NamedEntry<TaskEntry>>> {
@@ -122,7 +122,7 @@ pub fn task_names() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
 
-/// Rejects a name that is not built in.
+/// Rejects a name that is not in `known`, the names that are built in.
 fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &EntryPosition<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
@@ -159,10 +159,10 @@ pub struct RoundedWeights {
     pub calibrated: CalibratedOn,
 }
 
-/// Collection of texts, with the rule for cutting windows from it.
+/// Collection of texts, with the rule for cutting windows of tokens from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
-    /// File, or directory of shards. The path is absolute or relative to the current directory.
+    /// File, or directory of shards (see [`Stream`]). The path is absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
     /// Repository on the hub. Also set if a local copy is used instead.
@@ -245,7 +245,7 @@ pub(super) fn find_backbones(
 
 /// Extends an error about a missing input with all other missing inputs, so that they can be fetched at once. Returns
 /// other errors unchanged.
-pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
+pub(super) fn add_other_missing(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
     }

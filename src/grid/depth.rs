@@ -105,7 +105,7 @@ impl Amount {
         Ok(Self::Fraction { millionths })
     }
 
-    /// Returns the number of units to remove out of `available`.
+    /// Returns the number of layers or sublayers to remove out of `available`.
     fn resolve(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
@@ -117,8 +117,8 @@ impl Amount {
     }
 }
 
-fn fraction_error(text: &str, what: &str) -> Error {
-    Error::bad_input(what)
+fn fraction_error(text: &str, message: &str) -> Error {
+    Error::bad_input(message)
         .expected("a count such as `7`, or a share of the layers such as `25%`")
         .found(format!("the string `{text}`"))
 }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_of_sublayers_are_maps_of_one_unit() {
+    fn sublayer_depth_is_a_map_with_one_unit() {
         for (text, layers, unit, count) in [
             ("{attention: 8}", 16, DepthUnit::Attention, 8),
             ("{mlp: 25%}", 16, DepthUnit::Mlp, 4),

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub(super) struct Fault {
     kind: FaultKind,
     /// Path and position of the value. The innermost deserializer sets them.
-    at: Option<(String, YamlPosition)>,
+    location: Option<(String, YamlPosition)>,
 }
 
 #[derive(Debug)]
@@ -39,24 +39,24 @@ enum FaultKind {
 
 impl Fault {
     fn new(kind: FaultKind) -> Self {
-        Self { kind, at: None }
+        Self { kind, location: None }
     }
 
     fn with_location(mut self, path: &str, position: &YamlPosition) -> Self {
-        self.at.get_or_insert_with(|| (path.to_owned(), position.clone()));
+        self.location.get_or_insert_with(|| (path.to_owned(), position.clone()));
         self
     }
 
     /// Adds a hint to an error about a missing key if one of the map's keys lacks the space after its colon.
     fn with_missing_space_hint(mut self, entries: &[MapEntry]) -> Self {
-        if let (None, FaultKind::MissingKey { key, space_hint: reported_hint }) = (&self.at, &mut self.kind) {
+        if let (None, FaultKind::MissingKey { key, space_hint: reported_hint }) = (&self.location, &mut self.kind) {
             *reported_hint = entries.iter().find_map(|entry| missing_space_hint(&entry.key, &[key]));
         }
         self
     }
 
     pub(super) fn into_error(self) -> Error {
-        let (path, position) = match &self.at {
+        let (path, position) = match &self.location {
             Some((path, position)) => (path.as_str(), Some(position.to_string())),
             None => ("", None),
         };

@@ -31,7 +31,8 @@ impl EntryKind {
         }
     }
 
-    /// Returns the names of the entries of this kind that a grid refers to. Ignores malformed values.
+    /// Returns the names of the entries of this kind that a grid refers to. Ignores malformed values, and `evaluate` if
+    /// the grid has `search`.
     pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
         let includes = items_below(root, "include");
         let axis =

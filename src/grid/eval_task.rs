@@ -177,6 +177,7 @@ pub struct TaskData {
     pub generated: bool,
 }
 
+/// Built-in task or definition, with its row files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TaskSource {

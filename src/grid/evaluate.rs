@@ -1,4 +1,4 @@
-//! Evaluations that are run on every variant.
+//! Evaluations that are run on every variant (dense or pruned model) of a grid.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::tasks::Bos;
 /// Evaluations that are run on every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
-    /// Perplexities to measure under the protocol `windows`. Each one is a column in the table.
+    /// Perplexities over windows of fixed length. Each one is a column in the table.
     pub perplexity: Vec<Perplexity>,
     /// Built-in tasks, followed by user-defined tasks. Tables have a column for each built-in task and one for
     /// their average. A user-defined task has a column for each of its metrics.
@@ -79,7 +79,7 @@ impl PartialEq for Perplexity {
     }
 }
 
-/// Formats the corpus and window length, such as `c4@2048`.
+/// Formats the corpus, the window length and the subset, such as `c4@2048` or `c4@2048(8-16@0)`.
 impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;

@@ -23,7 +23,7 @@ pub struct GridFile {
 
 /// Expected contents of a grid file.
 const GRID_SHAPE: yaml::FileShape<'_> = yaml::FileShape {
-    what: "the grid",
+    subject: "the grid",
     expected: "a map with the axes and inputs of a grid",
     hint: "see the complete example at the top of docs/grid.md",
 };
@@ -70,32 +70,32 @@ impl GridFile {
         self.grid_with(profile, overrides, &AxisChoice::ALL)
     }
 
-    /// Builds the grid with only the evaluations that `shown` includes. The data of the other evaluations need not
+    /// Builds the grid with only the evaluations that `choice` includes. The data of the other evaluations need not
     /// exist.
     ///
     /// # Errors
     /// Fails in the same cases as [`Grid::load`].
-    pub fn grid_with(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<Grid> {
+    pub fn grid_with(&self, profile: Option<&str>, overrides: &[String], choice: &AxisChoice<'_>) -> Result<Grid> {
         let MergedGrid { root, library, entries, profile } = self.merge_layers(profile, overrides)?;
         let path = &self.path;
         let mut checked = check::check(&deserialize_schema(&root)?, &root, path, &library)?;
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref(), overrides);
-        let needs = checked.needs(shown);
-        let absent = |error: Error| definitions::with_other_missing(error, &needs, &resolver);
+        let needs = checked.needs(choice);
+        let with_other_missing = |error: Error| definitions::add_other_missing(error, &needs, &resolver);
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = definitions::find_backbones(backbones, &resolver).map_err(absent)?;
+        let mut backbones = definitions::find_backbones(backbones, &resolver).map_err(with_other_missing)?;
         let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
         // Drop unused inputs, whose files may be missing.
         let mut evaluate = checked.evaluate;
         let mut resolved_definitions = checked.resolved_definitions;
-        resolved_definitions.tasks.retain(|name, _| (shown.task)(name));
+        resolved_definitions.tasks.retain(|name, _| (choice.task)(name));
         evaluate
             .groups
             .retain(|group| group.group.tasks.iter().all(|task| resolved_definitions.tasks.contains_key(task)));
-        evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
-        evaluate.tasks.retain(|task| (shown.task)(&task.name));
-        evaluate.latency.retain(|_| shown.latency);
+        evaluate.perplexity.retain(|text| (choice.text)(&text.corpus));
+        evaluate.tasks.retain(|task| (choice.task)(&task.name));
+        evaluate.latency.retain(|_| choice.latency);
         let backbone = validate::distinct(cells.iter().map(|cell| &cell.backbone));
         let calibration = validate::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
         let texts = evaluate.perplexity.iter().map(|text| &text.corpus);
@@ -110,9 +110,9 @@ impl GridFile {
             profile: profile.clone(),
             lock_file: resolver.lock_file().to_owned(),
             backbones,
-            corpora: definitions::find_corpora(corpora, &resolver).map_err(absent)?,
-            tasks: definitions::find_tasks(tasks, &resolver).map_err(absent)?,
-            definitions: resolved_definitions.locate_rows(&resolver).map_err(absent)?,
+            corpora: definitions::find_corpora(corpora, &resolver).map_err(with_other_missing)?,
+            tasks: definitions::find_tasks(tasks, &resolver).map_err(with_other_missing)?,
+            definitions: resolved_definitions.locate_rows(&resolver).map_err(with_other_missing)?,
             backbone,
             criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
@@ -133,17 +133,17 @@ impl GridFile {
         Ok(check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?.search)
     }
 
-    /// Returns the inputs that the grid refers to: all backbones, and the corpora and tasks that `shown` includes. The
+    /// Returns the inputs that the grid refers to: all backbones, and the corpora and tasks that `choice` includes. The
     /// inputs need not exist, and the grid is not expanded into cells.
     ///
     /// # Errors
     /// Fails in the same cases as [`Grid::load`], except for errors that only the input files reveal.
-    pub fn needs(&self, profile: Option<&str>, overrides: &[String], shown: &AxisChoice<'_>) -> Result<InputList> {
+    pub fn needs(&self, profile: Option<&str>, overrides: &[String], choice: &AxisChoice<'_>) -> Result<InputList> {
         let MergedGrid { root, library, profile, .. } = self.merge_layers(profile, overrides)?;
         let checked = check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?;
-        let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
-            || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name));
-        let needs = checked.needs(shown);
+        let scored = checked.evaluate.perplexity.iter().any(|entry| (choice.text)(&entry.corpus))
+            || checked.evaluate.tasks.iter().any(|task| (choice.task)(&task.name));
+        let needs = checked.needs(choice);
         Ok(InputList {
             needs,
             lock_file: library.lock_file(),

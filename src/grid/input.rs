@@ -27,7 +27,7 @@ pub(super) struct SourceEntry<'a> {
 }
 
 impl<'a> SourceEntry<'a> {
-    /// Creates a source without shards.
+    /// Creates a source without a package or shards.
     pub(super) fn new(
         path: &'a Option<PathBuf>,
         hub: &'a Option<String>,
@@ -50,7 +50,7 @@ impl<'a> SourceEntry<'a> {
 pub struct InputRef {
     pub kind: EntryKind,
     pub name: String,
-    /// Repository and files on the hub.
+    /// Repository and files on the hub, or `None` if the input has only a path.
     pub want: Option<RepoFiles>,
     /// Python package whose wheel contains the file from the hub, as `name==version`.
     pub package: Option<String>,
@@ -220,7 +220,7 @@ impl InputRef {
                     .found("no `files`"));
             }
             (_, files) => {
-                let shards = written.shards.as_ref().map(ShardsEntry::patterns);
+                let shards = written.shards.as_ref().map(ShardsEntry::names_to_fetch);
                 let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
                 RepoFiles { source, files }
             }
@@ -282,7 +282,7 @@ impl InputRef {
     /// # Errors
     /// Fails if the input is missing, with a hint on how to obtain it.
     pub fn find(&self, resolver: &InputResolver<'_>) -> Result<ResolvedInput> {
-        let (what, kind) = match self.kind {
+        let (subject, expected) = match self.kind {
             EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("backbone file", "a file"),
             EntryKind::Backbone => ("backbone folder", "a folder"),
             EntryKind::Corpus if self.shards.is_some() => ("corpus", "a file, or a folder with its shards,"),
@@ -303,10 +303,11 @@ impl InputRef {
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
                 shards.find_in_dir(&path).map_err(|error| error.at(self.position()))?;
             }
-            return Err(missing_input_error(what, kind, &path, &self.position, resolver.grid));
+            return Err(missing_input_error(subject, expected, &path, &self.position, resolver.grid));
         };
         let missing = |found: String| {
-            let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
+            let local =
+                self.path.as_ref().map_or(String::new(), |path| format!("\nor {expected} at {}", path.display()));
             let cache = resolver.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
             Error::missing(format!("{} `{}` not found", self.kind.label(), self.name))
                 .at(self.position())
@@ -386,15 +387,15 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
     }
 }
 
-fn missing_input_error(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
+fn missing_input_error(subject: &str, expected: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
     let found = match (path.is_dir(), path.exists()) {
         (true, _) => "a folder",
         (false, true) => "a file",
         (false, false) => "nothing",
     };
-    Error::missing(format!("{what} not found"))
+    Error::missing(format!("{subject} not found"))
         .at(position.to_string())
-        .expected(format!("{kind} at {}", path.display()))
+        .expected(format!("{expected} at {}", path.display()))
         .found(found)
         .hint(match position {
             YamlPosition::File { file, .. } if **file == *grid => {

@@ -77,8 +77,8 @@ impl Library {
     }
 
     /// Adds to `root` the entries that `preview` refers to and that files define. `preview` is the tree with the
-    /// profile and the overrides. An entry in `root` that lacks `path` and `hub` is merged over the one in the file.
-    /// Returns the paths of the files that were read.
+    /// profile and the overrides. A nonempty entry in `root` that lacks `path` and `hub` is merged over the one in the
+    /// file. The file of any other entry in `root` is not read. Returns the paths of the files that were read.
     pub(super) fn load(&self, root: &mut YamlNode, preview: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
@@ -108,9 +108,9 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
         EntryKind::Corpus => "`path: …` or `hub: …`, and `rule: …`",
         EntryKind::Task => "`path: …` or `hub: …`, and `task: …` if the file is not named after the task",
     };
-    let what = format!("the {} `{name}`", kind.label());
+    let subject = format!("the {} `{name}`", kind.label());
     let hint = format!("use the same keys as for an entry of `{}` in a grid", kind.key());
-    yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
+    yaml::read(path, &FileShape { subject: &subject, expected, hint: &hint })
 }
 
 /// Backbone defined in its own file.
@@ -200,15 +200,15 @@ fn parent_folder(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Returns the error for a name that is defined neither in the grid nor in a file.
+/// Creates the error for a name that is defined neither in the grid nor in a file.
 pub(super) fn unknown_name_error<'a>(
     library: &'a Library,
     kind: EntryKind,
     name: &str,
-    inline: impl Iterator<Item = &'a str>,
+    inline_names: impl Iterator<Item = &'a str>,
     position: String,
 ) -> Error {
-    let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
+    let known: BTreeSet<&str> = inline_names.chain(library.names(kind)).collect();
     let error = Error::bad_input(format!("unknown {} `{name}`", kind.label())).at(position).found(format!("`{name}`"));
     let error = if known.is_empty() {
         error.expected(format!("a {} that the grid or a file defines", kind.label()))

@@ -90,7 +90,7 @@ impl AxisChoice<'_> {
     pub const ALL: Self = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
 }
 
-/// Validated grid. All its inputs exist, and all its cells can be run.
+/// Validated grid. All its inputs exist, and all its cells (variants of a backbone) can be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
     /// Name of the results directory: the value of the key `name`, or else the file stem.
@@ -124,7 +124,7 @@ pub struct Grid {
     /// Search settings, if the file has `search` instead of `evaluate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
-    /// All distinct variants, grouped by backbone: the dense cell, then the product of the axes without excluded cells,
+    /// All distinct cells, grouped by backbone: the dense cell, then the product of the axes without excluded cells,
     /// then the included cells. The product is ordered by criterion, depth, recovery and calibration, each in file
     /// order.
     pub cells: Vec<Cell>,
@@ -176,10 +176,10 @@ impl Grid {
         grid.resolved()
     }
 
-    /// Loads a frozen grid.
+    /// Loads a grid from the JSON that [`Grid::frozen`] returns.
     ///
     /// # Errors
-    /// Fails if the JSON comes from an incompatible version, or if a method is unknown.
+    /// Fails if the JSON comes from an incompatible version, or if a criterion or recovery is unknown.
     pub fn from_frozen(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("cannot read the frozen grid").found(error.to_string()))

@@ -106,6 +106,7 @@ impl KnownMethods {
         }
     }
 
+    /// Returns the non-default options and the calibration settings of a cell.
     fn collect_settings(&self, cell: &Cell) -> NameSettings {
         let mut all = NameSettings::new();
         for (axis, name, resolved) in methods(cell) {
@@ -140,15 +141,15 @@ fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     criterion.chain(cell.recovery.iter().map(|recovery| (1, &recovery.name, &recovery.resolved)))
 }
 
-fn insert_setting(at: AxisSettingPath, value: &Value, into: &mut NameSettings) {
+fn insert_setting(at: AxisSettingPath, value: &Value, settings: &mut NameSettings) {
     let Value::Object(map) = value else {
-        into.insert(at, value.clone());
+        settings.insert(at, value.clone());
         return;
     };
     for (key, value) in map {
-        insert_setting((at.0, [&at.1[..], std::slice::from_ref(key)].concat()), value, into);
+        insert_setting((at.0, [&at.1[..], std::slice::from_ref(key)].concat()), value, settings);
     }
-    into.insert(at, Map::new().into());
+    settings.insert(at, Map::new().into());
 }
 
 /// Returns the settings in which neighbors differ. Settings in a map are compared only among the neighbors that have
@@ -161,13 +162,13 @@ fn find_differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingP
         *count += 1;
     }
     all.iter()
-        .filter(|(at, (_, count, differ))| *differ || *count < parent_count(neighbors, &all, at))
+        .filter(|(at, (_, count, differ))| *differ || *count < count_with_parent(neighbors, &all, at))
         .map(|(at, _)| (*at).clone())
         .collect()
 }
 
 /// Returns the number of neighbors with the map that contains a setting. Counts all neighbors for a top-level setting.
-fn parent_count(
+fn count_with_parent(
     neighbors: &[&BTreeMap<(usize, Vec<String>), Value>],
     all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
     (axis, path): &AxisSettingPath,
@@ -225,9 +226,9 @@ fn format_value(value: &Value) -> String {
     }
 }
 
-/// Replaces every character with a dash, except for ASCII letters, digits and the characters in `more`.
-fn replace_unsafe(text: &str, more: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
+/// Replaces every character with a dash, except for ASCII letters, digits and the characters in `allowed`.
+fn replace_unsafe(text: &str, allowed: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() || allowed.contains(c) { c } else { '-' }).collect()
 }
 
 /// Truncates a string of more than `max_bytes`, and appends digits of its hash.
@@ -245,7 +246,7 @@ fn hash_cell(cell: &Cell, settings: &NameSettings) -> String {
     sha256::of_bytes(all.collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the names of neighbors, made unique by appending hash digits to equal names.
+/// Returns the names of neighbors, made unique by appending hash digits to names that are equal up to case.
 fn make_unique(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -64,7 +64,7 @@ fn calibration_names(calibrations: &[Value]) -> Vec<String> {
 fn name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(recovery_names(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::with_name("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
-    // Without neighbors, cells have no further parts in their names, whatever their options are.
+    // A cell without neighbors (cells with equal backbone, criterion, depth and recovery) has no options in its name.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
     assert_eq!(recovery_names(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
 }
@@ -239,7 +239,7 @@ fn name_does_not_depend_on_unrelated_cells() {
         // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
-        // Removing a cell must not affect any names except those of its neighbors.
+        // Removing a cell must affect only the names of its neighbors.
         let at = random.below(cells.len());
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| is_other_cell(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);

@@ -193,8 +193,8 @@ impl<'a> EntryPosition<'a> {
     }
 
     /// Creates an error that is reported at the value.
-    pub(super) fn error(&self, what: impl std::fmt::Display) -> Error {
-        Error::bad_input(what).at(self.position().to_string())
+    pub(super) fn error(&self, message: impl std::fmt::Display) -> Error {
+        Error::bad_input(message).at(self.position().to_string())
     }
 
     /// Formats the path, such as `evaluate.perplexity` or `include[0].depth`.

@@ -13,7 +13,7 @@ use crate::error::{Error, Result, nearest};
 pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = parse_override(text)?;
-        reject_profile(key)
+        check_not_profile(key)
             .and_then(|()| assign(root, key, "", &node))
             .map_err(|error| error.at(format!("--set {text}")))?;
     }
@@ -31,7 +31,7 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
 }
 
 /// Rejects overrides of profiles. They would have no effect, because profiles are merged before overrides are applied.
-fn reject_profile(key: &str) -> Result<()> {
+fn check_not_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose a profile with `--profile NAME`",
         Some("profiles") => "set the grid key instead: overrides are applied after the profile",
@@ -109,7 +109,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, path: &str, new: &YamlNod
         .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
         .max_by_key(|e| e.key.len());
     if let Some(entry) = known {
-        let path = joined_key(path, &entry.key);
+        let path = join_key(path, &entry.key);
         if rest.len() == entry.key.len() {
             // Make later errors about this key point to the `--set` argument.
             entry.key_position = new.position.clone();
@@ -124,16 +124,16 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, path: &str, new: &YamlNod
         return Ok(());
     }
     let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();
-    let unknown = Error::bad_input(format!("unknown key `{}` in the grid", joined_key(path, key)))
+    let unknown = Error::bad_input(format!("unknown key `{}` in the grid", join_key(path, key)))
         .expected(format!("one of {}", keys.join(", ")))
         .found(format!("`{key}`"));
     Err(match nearest(key, keys) {
-        Some(near) => unknown.hint(format!("did you mean `{}`?", joined_key(path, near))),
+        Some(near) => unknown.hint(format!("did you mean `{}`?", join_key(path, near))),
         None => unknown.hint("add it to the grid first"),
     })
 }
 
-fn joined_key(path: &str, key: &str) -> String {
+fn join_key(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 

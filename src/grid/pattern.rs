@@ -12,7 +12,7 @@ use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// Accepted values for some of the axes. A cell matches if it has one of them on each of these axes.
+/// Accepted values for some of the axes. A cell matches if it has an accepted value on each of these axes.
 #[derive(Debug)]
 pub(super) struct CellPattern {
     position: YamlPosition,
@@ -129,7 +129,7 @@ impl CellPattern {
     /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern usually
     /// contains a typo, and the user may not notice that no cells were excluded.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
-        let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
+        let unmatched_error = |key: &str, position: &YamlPosition, label: String, known: Vec<String>| {
             let expected = match known.as_slice() {
                 [] => format!("a pattern without `{key}`: the grid has only dense cells"),
                 known => format!("one of {}", known.join(", ")),
@@ -137,34 +137,42 @@ impl CellPattern {
             let error = Error::bad_input(format!("`{key}` in a pattern matches no cell"))
                 .at(position.to_string())
                 .expected(expected)
-                .found(format!("`{shown}`"));
+                .found(format!("`{label}`"));
             let error = error.hint("remove the value; `exclude` applies to the product of the axes, before `include`");
-            match known.contains(&shown) {
+            match known.contains(&label) {
                 true => error,
-                false => error.suggest(&shown, known.iter().map(String::as_str)),
+                false => error.suggest(&label, known.iter().map(String::as_str)),
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
         for Positioned { value, position } in &self.backbone {
             if !product.iter().any(|(cell, _)| cell.backbone == *value) {
                 let known = distinct(product.iter().map(|(cell, _)| &cell.backbone));
-                return Err(missing("backbone", position, value.clone(), known));
+                return Err(unmatched_error("backbone", position, value.clone(), known));
             }
         }
-        check_methods(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
-        check_methods(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
+        check_methods(
+            &self.criterion,
+            &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())),
+            unmatched_error,
+        )?;
+        check_methods(
+            &self.recovery,
+            &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())),
+            unmatched_error,
+        )?;
         for Positioned { value, position } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.resolve(*layers)) {
                 let known = distinct(pruned().map(|(cell, _)| &cell.depth));
                 let known = known.iter().map(ToString::to_string).collect();
-                return Err(missing("depth", position, value.to_string(), known));
+                return Err(unmatched_error("depth", position, value.to_string(), known));
             }
         }
         let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
         for Positioned { value, position } in &self.calibration {
             if !calibrations.iter().any(|calibration| matches_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
-                return Err(missing("calibration", position, format_pattern(value), known));
+                return Err(unmatched_error("calibration", position, format_pattern(value), known));
             }
         }
         if product.iter().any(|(cell, layers)| self.matches(cell, *layers)) {
@@ -187,16 +195,16 @@ impl CellPattern {
     }
 }
 
-/// Rejects a method that the product does not contain.
+/// Rejects a pattern for a criterion or recovery that matches none of the `known` methods, those of the product.
 fn check_methods<M: MethodAxis + ?Sized>(
     patterns: &[Positioned<WrittenMethod>],
     known: &[Method<M>],
-    missing: impl Fn(&str, &YamlPosition, String, Vec<String>) -> Error,
+    unmatched_error: impl Fn(&str, &YamlPosition, String, Vec<String>) -> Error,
 ) -> Result<()> {
     match patterns.iter().find(|pattern| !known.iter().any(|method| matches_method(&pattern.value, method))) {
         None => Ok(()),
         Some(Positioned { value, position }) => {
-            Err(missing(M::KEY, position, value.to_string(), known.iter().map(ToString::to_string).collect()))
+            Err(unmatched_error(M::KEY, position, value.to_string(), known.iter().map(ToString::to_string).collect()))
         }
     }
 }
@@ -230,7 +238,7 @@ fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) 
         && has(&pattern.operator_sequences, &calibration.operator_sequences)
 }
 
-/// Formats a pattern, such as `corpus: c4, sequences: 16 or 32`.
+/// Formats a pattern for calibrations, such as `corpus: c4, sequences: 16 or 32`.
 fn format_pattern(pattern: &CalibrationPattern) -> String {
     fn format_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::deserialize::unknown_key_error;
 use super::library::Library;
 use super::node::{Value, YamlNode};
-use super::validate::is_plain;
+use super::validate::is_folder_name;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 
@@ -27,6 +27,7 @@ const PROFILE_KEYS: [&str; 13] = [
     "search",
 ];
 
+/// Profile that is merged into the grid.
 #[derive(Debug)]
 pub(super) struct ChosenProfile {
     pub(super) name: String,
@@ -76,10 +77,10 @@ fn move_evaluate_to_search(changes: &mut YamlNode, search: &YamlNode) {
 }
 
 fn read_shared_profile(file: &Path, name: &str) -> Result<YamlNode> {
-    let what = format!("the profile `{name}`");
+    let subject = format!("the profile `{name}`");
     let hint = "use the same keys as for an entry of `profiles` in a grid";
-    let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint })?;
-    check_keys(&changes, &what)?;
+    let changes = yaml::read(file, &FileShape { subject: &subject, expected: "keys of a grid", hint })?;
+    check_keys(&changes, &subject)?;
     Ok(changes)
 }
 
@@ -131,8 +132,8 @@ fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<
     }
 }
 
-fn unknown_profile_error(name: &str, position: &str, what: String) -> Error {
-    Error::bad_input(what).at(position).found(format!("`{name}`"))
+fn unknown_profile_error(name: &str, position: &str, message: String) -> Error {
+    Error::bad_input(message).at(position).found(format!("`{name}`"))
 }
 
 pub(super) fn profile_names(root: &YamlNode) -> Vec<String> {
@@ -162,7 +163,7 @@ fn check_profiles(profiles: &YamlNode) -> Result<()> {
                 .found(profile.node.describe())
                 .hint("write `{}` for a profile that changes nothing"));
         }
-        if !is_plain(&profile.key) {
+        if !is_folder_name(&profile.key) {
             return Err(Error::bad_input("invalid profile name")
                 .at(profile.key_position.to_string())
                 .expected("a folder name without `/`, `\\` or `:`, not starting with a dot")

@@ -45,12 +45,13 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn build_names_schema(names: &[&str], what: &str) -> Value {
-    json!({"description": what, "type": "string", "enum": names})
+fn build_names_schema(names: &[&str], description: &str) -> Value {
+    json!({"description": description, "type": "string", "enum": names})
 }
 
-/// Builds the schema for a method, which is a name or a map with options. Each option accepts a value or a list.
-fn build_methods_schema(methods: &[MethodDescription], what: &str) -> Value {
+/// Builds the schema for a criterion or recovery, which is a name or a map with options. Each option accepts a value or
+/// a list.
+fn build_methods_schema(methods: &[MethodDescription], description: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
         .map(|method| json!({"const": method.name, "description": method.options["description"]}))
@@ -70,7 +71,7 @@ fn build_methods_schema(methods: &[MethodDescription], what: &str) -> Value {
             })
         }))
         .collect();
-    json!({"description": what, "anyOf": forms})
+    json!({"description": description, "anyOf": forms})
 }
 
 /// Extends the schema of an option so that it also accepts a list, which makes the option an axis.

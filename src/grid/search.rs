@@ -29,7 +29,7 @@ pub struct Search {
     pub unselectable: Vec<UnselectableCut>,
 }
 
-/// Cut that a criterion cannot select on a backbone.
+/// Cut (number of layers or sublayers to remove) that a criterion cannot select on a backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnselectableCut {
     pub backbone: String,
@@ -249,7 +249,7 @@ impl BudgetEntry {
     }
 }
 
-/// Parses a positive number with a unit, and multiplies it by the unit's factor.
+/// Parses a positive number with a unit, and multiplies it by the unit's factor. Returns `None` if the key is missing.
 fn parse_quantity(
     at: &EntryPosition<'_>,
     key: &'static str,

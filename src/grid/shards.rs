@@ -1,5 +1,5 @@
-//! Sharded texts. A grid reads only the first shards of a shuffled list. The order depends only on the seeds, so the
-//! required files are known before any download.
+//! Texts that are split into several files, the shards. A grid reads only the first shards of a shuffled list. The
+//! order depends only on the seeds, so the required files are known before any download.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,6 +20,7 @@ const MAX_SHARDS: usize = 100_000;
 #[derive(Debug, Clone)]
 pub(super) struct ShardsEntry {
     order: ShardOrder,
+    /// Maximum number of shards to read per group.
     read: usize,
     /// Names of the shards, in the order given by `files`. If empty, all files in the directory are shards.
     names: Vec<String>,
@@ -71,10 +72,12 @@ impl ShardsEntry {
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(DEFAULT_SHARDS_READ), names, seeds }))
     }
 
-    pub(super) fn patterns(&self) -> Vec<String> {
+    /// Returns the names of the shards to fetch.
+    pub(super) fn names_to_fetch(&self) -> Vec<String> {
         self.opened_shards(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }
 
+    /// Returns the indices of the shards that any of the seeds reads, out of `count`.
     fn opened_shards(&self, count: usize) -> BTreeSet<usize> {
         self.seeds.iter().flat_map(|seed| self.order.opened_shards(count, *seed, self.read)).collect()
     }
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");
         let names = expand_braces("x/part-{0..7}.json.gz").unwrap();
-        assert_eq!(shards_entry(&names, &[0], 2).patterns(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
+        assert_eq!(shards_entry(&names, &[0], 2).names_to_fetch(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
         assert_eq!(shards_entry(&names, &[0], 1).find_in_dir(folder.path()).unwrap().files.len(), 1);
         std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();
         let error = shards_entry(&names, &[0], 1).find_in_dir(folder.path()).unwrap_err();

@@ -87,8 +87,8 @@ fn is_combinable(cell: &Cell) -> bool {
         && iterative_merge_error(criterion, recovery).is_none()
 }
 
-/// Removes the cells of a search that cannot be pruned, and records them in `search`. For each criterion, only depths
-/// in a unit that it supports and recoveries that can repair its cuts are kept.
+/// Removes the cells of a search that cannot be pruned, and records them in `search`. Before that, drops cells whose
+/// depth unit or recovery does not fit their criterion, unless no pruned cell would remain.
 ///
 /// # Errors
 /// Fails if no cell remains for a backbone, or for a layer count that the budget requests.

@@ -12,19 +12,19 @@ use crate::quantity::MAX;
 const MAX_CELLS: usize = 100_000;
 const MAX_NAME_BYTES: usize = 200;
 
-/// Rejects a count outside `min..=MAX`. `what` names the count in error messages.
-pub(super) fn check_count(min: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
-    if found > MAX {
-        return Err(Error::bad_input(format!("{what} is too large"))
+/// Rejects a count outside `min..=MAX`. `subject` names the count in error messages.
+pub(super) fn check_count(min: usize, count: usize, subject: &str, position: &YamlPosition) -> Result<()> {
+    if count > MAX {
+        return Err(Error::bad_input(format!("{subject} is too large"))
             .at(position.to_string())
             .expected(format!("{MAX} or less"))
-            .found(found.to_string()));
+            .found(count.to_string()));
     }
-    if found >= min {
+    if count >= min {
         return Ok(());
     }
-    let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
-    let error = error.expected(format!("{min} or more")).found(found.to_string());
+    let error = Error::bad_input(format!("{subject} is too small")).at(position.to_string());
+    let error = error.expected(format!("{min} or more")).found(count.to_string());
     // Only lengths of sequences and windows have the minimum 2.
     Err(if min == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
 }
@@ -43,12 +43,12 @@ pub(super) fn check_cell_count(lengths: &[usize], position: &YamlPosition) -> Re
 }
 
 /// Rejects a name that is not printable, or that contains `/`, which separates names.
-pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
+pub(super) fn check_printable(kind: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_printable(name) && !name.contains('/') {
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
-    Err(Error::bad_input(format!("invalid {what} name"))
+    Err(Error::bad_input(format!("invalid {kind} name"))
         .at(position.to_string())
         .expected(format!("1 to {MAX_NAME_BYTES} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
@@ -57,7 +57,7 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
 
 /// Rejects a grid name that is not a plain directory name, so that results stay inside the results directory.
 pub(super) fn check_folder_name(name: &str, position: &YamlPosition) -> Result<()> {
-    if is_plain(name) {
+    if is_folder_name(name) {
         return Ok(());
     }
     Err(Error::bad_input("invalid grid name")
@@ -74,12 +74,13 @@ fn is_printable(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(char::is_control)
 }
 
-/// Returns whether a name is a valid directory name.
-pub(super) fn is_plain(name: &str) -> bool {
+/// Returns whether a name is a valid directory name that does not start with a dot.
+pub(super) fn is_folder_name(name: &str) -> bool {
     is_printable(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }
 
-/// Returns the values in a list with their positions. Rejects empty lists and duplicates.
+/// Returns the values in a list with their positions. Rejects lists that are empty, are too long, or contain
+/// duplicates.
 pub(super) fn read_values<T: Display + Clone>(at: &EntryPosition<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
@@ -87,15 +88,16 @@ pub(super) fn read_values<T: Display + Clone>(at: &EntryPosition<'_>, values: &[
     Ok(values)
 }
 
-/// Returns counts with their positions, and rejects those below `min`. `what` names the count in error messages.
+/// Returns counts with their positions. Rejects counts outside `min..=MAX` and lists that [`read_values`] rejects.
+/// `subject` names the count in error messages.
 pub(super) fn read_counts(
     at: &EntryPosition<'_>,
     counts: &[usize],
     min: usize,
-    what: &str,
+    subject: &str,
 ) -> Result<Vec<Positioned<usize>>> {
     let counts = read_values(at, counts)?;
-    counts.iter().try_for_each(|entry| check_count(min, entry.value, what, &entry.position))?;
+    counts.iter().try_for_each(|entry| check_count(min, entry.value, subject, &entry.position))?;
     Ok(counts)
 }
 

@@ -17,10 +17,10 @@ pub fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Expected contents of a file, for use in messages.
+/// Description of a YAML file and its expected contents, for use in messages.
 pub(super) struct FileShape<'a> {
     /// Subject used in messages, such as `the grid` or ``the corpus `c4` ``.
-    pub(super) what: &'a str,
+    pub(super) subject: &'a str,
     pub(super) expected: &'a str,
     pub(super) hint: &'a str,
 }
@@ -28,22 +28,22 @@ pub(super) struct FileShape<'a> {
 /// Reads a YAML file that contains one map.
 pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let bytes = regular::read(path)?;
-    let text = String::from_utf8(bytes).map_err(|error| encoding_error(shape.what, path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| encoding_error(shape.subject, path, &error))?;
     parse_map(&text, path, shape)
 }
 
 /// Parses YAML text that contains one map. Messages refer to the text as `path`.
 pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
-    let FileShape { what, expected, hint } = shape;
+    let FileShape { subject, expected, hint } = shape;
     let root = if is_blank(text) { None } else { Some(parse_file(text, path)?) };
     let Some(root) = root.filter(|root| !matches!(root.value, Value::Null)) else {
-        let error = Error::bad_input(format!("{what} is empty")).at(path.display().to_string());
+        let error = Error::bad_input(format!("{subject} is empty")).at(path.display().to_string());
         return Err(error.expected(*expected).hint(*hint));
     };
     if matches!(root.value, Value::Map(_)) {
         return Ok(root);
     }
-    Err(Error::bad_input(format!("{what} is not a map"))
+    Err(Error::bad_input(format!("{subject} is not a map"))
         .at(root.position.to_string())
         .expected(*expected)
         .found(root.describe())
@@ -58,10 +58,10 @@ fn is_blank(text: &str) -> bool {
     })
 }
 
-fn encoding_error(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Error {
+fn encoding_error(subject: &str, path: &Path, error: &std::string::FromUtf8Error) -> Error {
     let valid_bytes = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + valid_bytes.iter().filter(|&&byte| byte == b'\n').count();
-    Error::bad_input(format!("{what} is not UTF-8 text"))
+    Error::bad_input(format!("{subject} is not UTF-8 text"))
         .at(format!("{}:{line}", path.display()))
         .expected("UTF-8")
         .found(format!("the byte 0x{:02x}", error.as_bytes().get(valid_bytes.len()).copied().unwrap_or_default()))
