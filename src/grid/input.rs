@@ -162,27 +162,27 @@ impl<'a> InputResolver<'a> {
 }
 
 impl InputRef {
-    pub(super) fn read(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
-        match written.hub {
-            Some(hub) => Self::read_hub(kind, name, at, hub, written),
-            None => Self::read_path(kind, name, at, written),
+    pub(super) fn read(kind: EntryKind, name: &str, at: &EntryPosition<'_>, entry: SourceEntry<'_>) -> Result<Self> {
+        match entry.hub {
+            Some(hub) => Self::read_hub(kind, name, at, hub, entry),
+            None => Self::read_path(kind, name, at, entry),
         }
     }
 
     /// Reads an entry that gives only a path.
-    fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
-        let Some(path) = written.path else {
+    fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, entry: SourceEntry<'_>) -> Result<Self> {
+        let Some(path) = entry.path else {
             return Err(at
                 .error(format!("missing key `path` or `hub` in `{}`", at.name()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
                 .hint("see the complete example at the top of docs/grid.md"));
         };
-        if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
-            let key = if written.revision.is_some() { "revision" } else { "files" };
+        if entry.revision.is_some() || !entry.files.is_empty() && entry.shards.is_none() {
+            let key = if entry.revision.is_some() { "revision" } else { "files" };
             return Err(at.key(key).error(format!("`{key}` requires `hub`")));
         }
-        if written.package.is_some() {
+        if entry.package.is_some() {
             return Err(at.key("package").error("`package` requires `hub`, whose hashes in hub.lock verify the file"));
         }
         let Positioned { value, position } = resolve_path(path, &at.key("path"));
@@ -194,7 +194,7 @@ impl InputRef {
             path: Some(value),
             position,
             is_path_optional: false,
-            shards: written.shards,
+            shards: entry.shards,
             is_repository: false,
         })
     }
@@ -205,13 +205,13 @@ impl InputRef {
         name: &str,
         at: &EntryPosition<'_>,
         hub: &str,
-        written: SourceEntry<'_>,
+        entry: SourceEntry<'_>,
     ) -> Result<Self> {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
-        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
+        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, entry.revision));
         let source = source.map_err(|error| error.at(hub_at.position().to_string()))?;
-        let want = match (kind, written.files) {
+        let want = match (kind, entry.files) {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
@@ -220,14 +220,14 @@ impl InputRef {
                     .found("no `files`"));
             }
             (_, files) => {
-                let shards = written.shards.as_ref().map(ShardsEntry::names_to_fetch);
+                let shards = entry.shards.as_ref().map(ShardsEntry::names_to_fetch);
                 let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
                 RepoFiles { source, files }
             }
         };
-        let path = written.path.map(|path| resolve_path(path, &at.key("path")));
+        let path = entry.path.map(|path| resolve_path(path, &at.key("path")));
         let position = path.as_ref().map_or_else(|| hub_at.position(), |path| path.position.clone());
-        if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
+        if let Some(package) = entry.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
                 .key("package")
                 .error("the package is not pinned")
@@ -238,11 +238,11 @@ impl InputRef {
             kind,
             name: name.to_owned(),
             want: Some(want),
-            package: written.package.map(str::to_owned),
+            package: entry.package.map(str::to_owned),
             path: path.map(|path| path.value),
             is_path_optional: same_file(&position, &hub_at.position()),
             position,
-            shards: written.shards,
+            shards: entry.shards,
             is_repository: false,
         })
     }

@@ -205,7 +205,7 @@ fn map_answers(answers: &Value, convert: impl FnMut(Value) -> Result<Value>) -> 
 fn map_texts(answers: &Value, convert: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(convert(&text))),
-        other => Err(Error::job("a string filter cannot process a value of another type").found(other.repr())),
+        other => Err(Error::job("a string filter requires strings").found(other.repr())),
     })
 }
 

@@ -46,6 +46,7 @@ pub struct QuestionTurn<'a> {
     /// Choices, if any. The answer may be an index into them.
     pub choices: Option<&'a [Value]>,
     pub answer: Option<&'a Value>,
+    /// Start of the answer, which the model continues if there is no answer (`gen_prefix`).
     pub prefix: Option<&'a str>,
     /// Separator between the question and the answer.
     pub target_delimiter: &'a str,

@@ -184,5 +184,5 @@ pub(crate) fn check_count(rows: usize, location: impl Display) -> Result<()> {
         return Ok(());
     }
     let error = Error::bad_input("the task file has too many rows").at(location);
-    Err(error.expected(format!("at most {MAX_ROWS}")))
+    Err(error.expected(format!("at most {MAX_ROWS} rows")))
 }

@@ -52,7 +52,7 @@ fn check_growth(source: &str) -> Result<()> {
     if growth <= MAX_GROWTH {
         return Ok(());
     }
-    Err(Error::bad_input("the assignments in a template may create strings that exceed the memory")
+    Err(Error::bad_input("the assignments in a template may create strings larger than the available memory")
         .expected(format!("strings that grow by a factor of at most {MAX_GROWTH}"))
         .found(format!("a factor of up to {growth:.0}")))
 }

@@ -102,7 +102,7 @@ fn compare_requests(out: &Path) {
         let with_chat = asked["chat"].as_bool().unwrap();
         let shots = usize::try_from(asked["shots"].as_u64().unwrap()).unwrap();
         let case = format!("{name}, {shots} shots{}", if with_chat { ", chat" } else { "" });
-        let setting = PromptSettings {
+        let settings = PromptSettings {
             shots: Some(shots),
             system: with_chat.then(|| golden["system"].as_str().unwrap().to_owned()),
             chat: with_chat.then_some(&chat),
@@ -111,7 +111,7 @@ fn compare_requests(out: &Path) {
         let requests = library
             .select(&[name])
             .and_then(|selected| Task::with_limit(selected.tasks.into_iter().next().unwrap(), &rows, Some(limit)))
-            .and_then(|task| task.requests(&rows, &setting));
+            .and_then(|task| task.requests(&rows, &settings));
         let requests = match requests {
             Ok(requests) => requests,
             Err(error) => {

@@ -35,7 +35,7 @@ const ROWS: &str = r#"[{"q": "one", "c": ["a", "b"], "n": 0, "d": "1"}, {"q": "t
     {"q": "six", "c": ["e", "f"], "n": 1, "d": "1"}]"#;
 
 /// Builds a multiple-choice definition. `more` overrides its keys.
-fn choices(more: &str) -> String {
+fn multiple_choice(more: &str) -> String {
     format!(
         "task: t\ndataset_path: x\ntraining_split: train\ntest_split: test\noutput_type: multiple_choice\n\
          doc_to_text: q\ndoc_to_choice: c\ndoc_to_target: n\n{more}\n"
@@ -46,17 +46,17 @@ fn task_of(text: &str, rows: &'static str) -> Result<Task> {
     Task::new(Definition::read(&parse(text, "t.yaml")?)?, &ListRows(rows))
 }
 
-fn requests_of(text: &str, setting: &PromptSettings<'_>) -> Vec<Request> {
-    task_of(text, ROWS).unwrap().requests(&ListRows(ROWS), setting).unwrap()
+fn requests_of(text: &str, settings: &PromptSettings<'_>) -> Vec<Request> {
+    task_of(text, ROWS).unwrap().requests(&ListRows(ROWS), settings).unwrap()
 }
 
-fn shots(count: usize) -> PromptSettings<'static> {
+fn with_shots(count: usize) -> PromptSettings<'static> {
     PromptSettings { shots: Some(count), ..PromptSettings::default() }
 }
 
 /// Returns the context and continuation of each request.
-fn texts(text: &str, setting: &PromptSettings<'_>) -> Vec<(String, String)> {
-    requests_of(text, setting)
+fn request_texts(text: &str, settings: &PromptSettings<'_>) -> Vec<(String, String)> {
+    requests_of(text, settings)
         .into_iter()
         .map(|request| match request.kind {
             RequestKind::LogLikelihood { context, continuation } => (context, continuation),
@@ -66,8 +66,8 @@ fn texts(text: &str, setting: &PromptSettings<'_>) -> Vec<(String, String)> {
         .collect()
 }
 
-fn first(text: &str, setting: &PromptSettings<'_>) -> (String, String) {
-    texts(text, setting).swap_remove(0)
+fn first_request_texts(text: &str, settings: &PromptSettings<'_>) -> (String, String) {
+    request_texts(text, settings).swap_remove(0)
 }
 
 fn pair(context: &str, continuation: &str) -> (String, String) {

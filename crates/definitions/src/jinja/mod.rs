@@ -77,9 +77,9 @@ fn add_number_filters(environment: &mut Environment<'static>) {
 
 fn add_globals(environment: &mut Environment<'static>) {
     environment
-        .add_function("range", |first: i64, stop: Option<i64>, step: Option<i64>| Range::value(first, stop, step));
-    environment.add_function("joiner", |separator: Option<String>| Joiner::value(separator));
-    environment.add_function("cycler", |items: Rest<Jinja>| Cycler::value(items.0));
+        .add_function("range", |first: i64, stop: Option<i64>, step: Option<i64>| Range::new_value(first, stop, step));
+    environment.add_function("joiner", |separator: Option<String>| Joiner::new_value(separator));
+    environment.add_function("cycler", |items: Rest<Jinja>| Cycler::new_value(items.0));
     environment.add_function("lipsum", |_: &State<'_, '_>, _: Rest<Jinja>| {
         Err::<Jinja, Error>(unsupported_error("`lipsum` is not supported, because it generates random text"))
     });

@@ -28,7 +28,7 @@ pub(super) fn add_method_check(environment: &mut Environment<'static>) {
 pub(crate) struct Lazy(Mutex<VecDeque<Jinja>>);
 
 impl Lazy {
-    pub(crate) fn value(items: impl IntoIterator<Item = Jinja>) -> Jinja {
+    pub(crate) fn new_value(items: impl IntoIterator<Item = Jinja>) -> Jinja {
         Jinja::from_object(Self(Mutex::new(items.into_iter().collect())))
     }
 }
@@ -107,7 +107,7 @@ fn range_error() -> Error {
 
 impl Range {
     /// Creates a range from one to three arguments.
-    pub(crate) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
+    pub(crate) fn new_value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
         let bounds = [if stop.is_some() { first } else { 0 }, stop.unwrap_or(first), step.unwrap_or(1)];
         let [Ok(start), Ok(stop), Ok(step)] = bounds.map(isize::try_from) else { return Err(range_error()) };
         let items = minijinja::functions::range(start, Some(stop), Some(step))?.try_iter()?.collect();
@@ -122,7 +122,7 @@ impl Range {
         let ([Some(start), Some(stop)], Some(step)) = (ends, width.checked_mul(step)) else {
             return Err(range_error());
         };
-        Self::value(start, Some(stop), Some(step))
+        Self::new_value(start, Some(stop), Some(step))
     }
 
     pub(crate) fn repr(&self) -> String {
@@ -155,7 +155,7 @@ pub(crate) struct Joiner {
 }
 
 impl Joiner {
-    pub(crate) fn value(separator: Option<String>) -> Jinja {
+    pub(crate) fn new_value(separator: Option<String>) -> Jinja {
         let separator = separator.unwrap_or_else(|| ", ".to_owned());
         Jinja::from_object(Self { separator, calls: AtomicUsize::new(0) })
     }
@@ -181,7 +181,7 @@ pub(crate) struct Cycler {
 }
 
 impl Cycler {
-    pub(crate) fn value(items: Vec<Jinja>) -> Result<Jinja, Error> {
+    pub(crate) fn new_value(items: Vec<Jinja>) -> Result<Jinja, Error> {
         if items.is_empty() {
             return Err(unsupported_error("`cycler` requires at least one item"));
         }

@@ -23,9 +23,9 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
                 let item = value.get_item(&key)?;
                 Ok(Jinja::from(Tuple::from([key, item])))
             });
-            Ok(Lazy::value(pairs.collect::<Result<Vec<_>, Error>>()?))
+            Ok(Lazy::new_value(pairs.collect::<Result<Vec<_>, Error>>()?))
         }
-        ValueKind::Undefined => Ok(Lazy::value([])),
+        ValueKind::Undefined => Ok(Lazy::new_value([])),
         kind => Err(unsupported_error(format!("`items` requires a dict, not a value of type {kind}"))),
     });
     environment.add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| {
@@ -43,24 +43,24 @@ fn add_generators(environment: &mut Environment<'static>) {
     type Arguments = Rest<ValueOrKwargs>;
     type TestName<'a> = Option<Cow<'a, str>>;
     environment.add_filter("map", |state: &mut State<'_, '_>, value: Jinja, args: Arguments| {
-        filters::map(state, value, args).map(Lazy::value)
+        filters::map(state, value, args).map(Lazy::new_value)
     });
     environment.add_filter("select", |state: &mut State<'_, '_>, value: Jinja, test: TestName<'_>, args: Arguments| {
-        filters::select(state, value, test, args).map(Lazy::value)
+        filters::select(state, value, test, args).map(Lazy::new_value)
     });
     environment.add_filter("reject", |state: &mut State<'_, '_>, value: Jinja, test: TestName<'_>, args: Arguments| {
-        filters::reject(state, value, test, args).map(Lazy::value)
+        filters::reject(state, value, test, args).map(Lazy::new_value)
     });
     environment.add_filter(
         "selectattr",
         |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: TestName<'_>, args: Arguments| {
-            filters::selectattr(state, value, name, test, args).map(Lazy::value)
+            filters::selectattr(state, value, name, test, args).map(Lazy::new_value)
         },
     );
     environment.add_filter(
         "rejectattr",
         |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: TestName<'_>, args: Arguments| {
-            filters::rejectattr(state, value, name, test, args).map(Lazy::value)
+            filters::rejectattr(state, value, name, test, args).map(Lazy::new_value)
         },
     );
     environment.add_filter("unique", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
@@ -75,7 +75,7 @@ fn add_generators(environment: &mut Environment<'static>) {
 }
 
 fn to_lazy(value: &Jinja) -> Result<Jinja, Error> {
-    Ok(Lazy::value(value.try_iter()?.collect::<Vec<_>>()))
+    Ok(Lazy::new_value(value.try_iter()?.collect::<Vec<_>>()))
 }
 
 fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<String, Error> {

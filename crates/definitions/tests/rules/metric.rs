@@ -30,7 +30,7 @@ fn first_of_tied_choices_wins_and_nan_beats_numbers() {
     assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);
     // A document whose gold index is out of range is scored as wrong.
     const INVALID_INDEX: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
-    let text = choices("metric_list: [{metric: acc}]");
+    let text = multiple_choice("metric_list: [{metric: acc}]");
     assert_eq!(
         compute_scores(&text, INVALID_INDEX, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1,
         0.5
@@ -43,7 +43,7 @@ fn first_of_tied_choices_wins_and_nan_beats_numbers() {
 fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
     const UNICODE_CHOICE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
     compute_scores(
-        &choices(&format!("metric_list: [{{metric: {metric}}}]")),
+        &multiple_choice(&format!("metric_list: [{{metric: {metric}}}]")),
         UNICODE_CHOICE,
         &[(one, false), (two, true)],
     )[0]
@@ -53,7 +53,8 @@ fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
 #[test]
 fn word_perplexity_counts_empty_strings_around_whitespace() {
     const SPACED_TEXT: &str = r#"[{"q": " a  b é "}]"#;
-    let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
+    let text =
+        multiple_choice("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, SPACED_TEXT, &[(-10.0, true)]);
     let names: Vec<&str> = scores.iter().map(|score| score.0.as_str()).collect();
     assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
@@ -65,7 +66,7 @@ fn word_perplexity_counts_empty_strings_around_whitespace() {
 
 #[test]
 fn standard_errors_need_at_least_two_documents() {
-    let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
+    let text = multiple_choice("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
     assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
@@ -121,14 +122,14 @@ fn first_document_determines_the_field_types() {
     assert!(number.contains("neither the index nor the text of a choice"), "{number}");
     // The first document's question is a string, so a later question that is a number is rejected.
     const MIXED_TYPES: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
-    let task = task_of(&choices(""), MIXED_TYPES).unwrap();
+    let task = task_of(&multiple_choice(""), MIXED_TYPES).unwrap();
     let error = task.requests(&ListRows(MIXED_TYPES), &PromptSettings::default()).unwrap_err().to_string();
     assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
 fn rejection_of(rows: &'static str) -> String {
     let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
-    let task = task_of(&choices(""), rows).unwrap();
+    let task = task_of(&multiple_choice(""), rows).unwrap();
     let requests = task.requests(&ListRows(rows), &PromptSettings::default()).unwrap();
     let answers: Vec<Answer> = answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
@@ -138,14 +139,14 @@ fn rejection_of(rows: &'static str) -> String {
 fn chosen_answers_are_those_that_the_metrics_scored() {
     // The log-likelihoods per character are -1 and -0.5. The second choice is the greedy output.
     const LONG_CHOICE: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
-    let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
+    let text = multiple_choice("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
     let greedy = Value::List(vec![Value::Bool(false), Value::Bool(true)]);
     assert_eq!(
         chosen_answers(&text, LONG_CHOICE, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
         [Value::Int(0), Value::Int(1), greedy]
     );
     // The answer is the filtered text in lowercase and without punctuation, which the metric ignores.
-    let text = choices(
+    let text = multiple_choice(
         "output_type: generate_until\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]\n\
          metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
     );
@@ -162,7 +163,7 @@ fn chosen_answers(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Val
 
 /// Computes the scores for a generation task from the given answers to each document.
 fn score_generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
-    let text = choices(&format!("output_type: generate_until\n{more}"));
+    let text = multiple_choice(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
     let requests = task.requests(&ListRows(rows), &PromptSettings::default())?;
     assert_eq!(requests.len(), answers.len());
@@ -189,7 +190,7 @@ fn first_repeated_answer_is_scored_without_a_filter() {
     assert_eq!(score_generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
     let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
     assert_eq!(score_generated(vote, ROWS, &all).unwrap(), [2.0 / 3.0]);
-    assert_eq!(requests_of(&choices("output_type: generate_until\nrepeats: 3"), &shots(0))[0].repeats, 3);
+    assert_eq!(requests_of(&multiple_choice("output_type: generate_until\nrepeats: 3"), &with_shots(0))[0].repeats, 3);
 }
 
 #[test]
