@@ -55,13 +55,13 @@ pub struct ShrinkingModel<'a> {
     recovery: &'a dyn Recovery,
     /// Number of calibration sequences on which repairs are fitted, counted from the first sequence.
     fit_sequences: usize,
-    /// Maximum size of the activations captured in one pass, in bytes.
+    /// Maximum size in bytes of the activations that one run over the calibration windows captures.
     activation_bytes: u64,
     removed: Cut,
     repaired: Vec<SolvedSpan>,
 }
 
-/// Fitted repair with its metrics.
+/// Fitted repair of one [`Span`] of removed layers, with its metrics.
 #[derive(Debug)]
 pub struct SolvedSpan {
     pub span: Span,
@@ -76,8 +76,8 @@ pub struct SolvedSpan {
 }
 
 impl SolvedSpan {
-    /// Returns whether the repair is lost because `cut` removes the layer into which it is folded.
-    fn is_folded_into(&self, cut: &Cut) -> bool {
+    /// Returns whether `cut` also removes the repair, because it removes the layer into which the repair is folded.
+    fn is_removed_by(&self, cut: &Cut) -> bool {
         self.host.is_some_and(|layer| cut.contains_layer(layer))
     }
 }
@@ -135,7 +135,7 @@ impl<'a> ShrinkingModel<'a> {
     fn program_without(&self, cut: &Cut) -> Result<Program> {
         let mut removed = self.removed.clone();
         removed.extend(cut);
-        let retained = self.repaired.iter().filter(|solved| !solved.is_folded_into(cut));
+        let retained = self.repaired.iter().filter(|solved| !solved.is_removed_by(cut));
         let repaired: Vec<(Span, Repair)> =
             retained.map(|solved| (solved.span, solved.solution.repair.clone())).collect();
         let repairs = recovery::place_repairs(&removed, &repaired)?.ok_or_else(|| {
@@ -179,7 +179,7 @@ impl<'a> ShrinkingModel<'a> {
             self.removed.extend(&earlier.removed);
         }
         while selection.scores.len() < spec.depth {
-            let score = self.next_removal(criterion, &step_spec, progress)?;
+            let score = self.choose_next_removal(criterion, &step_spec, progress)?;
             let chosen = cut_of_candidate(spec.unit, score.0);
             selection.removed.extend(&chosen);
             selection.scores.push(score);
@@ -193,8 +193,8 @@ impl<'a> ShrinkingModel<'a> {
         Ok(selection)
     }
 
-    /// Returns the candidate that a criterion removes next, with its score.
-    fn next_removal(
+    /// Measures the remaining candidates, and returns the one that a criterion removes next, with its score.
+    fn choose_next_removal(
         &self,
         criterion: &dyn Criterion,
         step_spec: &PruneSpec<'_>,
@@ -280,8 +280,8 @@ impl<'a> ShrinkingModel<'a> {
             .try_for_each(|&(candidate, _)| self.remove(&cut_of_candidate(unit, candidate), progress))
     }
 
-    /// Returns the measurements that a criterion needs. Keeps only pairs whose two streams still exist in the model,
-    /// and hook points directly before or after a candidate that is not excluded.
+    /// Builds the request for the measurements that a criterion needs. Keeps only pairs of hook points that the pruned
+    /// model still passes through, and hook points directly before or after a candidate that is not excluded.
     fn build_request(&self, criterion: &dyn Criterion, spec: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let computed: BTreeSet<HookPoint> =
             computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
@@ -305,7 +305,8 @@ impl<'a> ShrinkingModel<'a> {
         ActivationShape { channels, sequences: self.windows.count(), length: self.windows.length }
     }
 
-    /// Runs the model over the calibration windows, unless nothing is requested.
+    /// Runs the model over the calibration windows and captures what `request` lists. Skips the run for an empty
+    /// request.
     fn run_pass(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
         let mut spool = InMemory::new(request.sites.iter().copied());
         if request.is_empty() {
@@ -325,7 +326,7 @@ impl<'a> ShrinkingModel<'a> {
         for span in recovery::spans(self.recovery, removed) {
             solved.push(self.fit_repair(span, progress)?);
         }
-        self.repaired.retain(|solved| !solved.is_folded_into(removed));
+        self.repaired.retain(|solved| !solved.is_removed_by(removed));
         self.removed.extend(removed);
         self.repaired.extend(solved);
         Ok(())
@@ -374,7 +375,7 @@ impl<'a> ShrinkingModel<'a> {
     }
 }
 
-/// Returns the cut that removes one candidate.
+/// Returns the cut that removes one candidate, given by its layer or sublayer index.
 fn cut_of_candidate(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }

@@ -87,7 +87,7 @@ impl LayersAfter {
     }
 }
 
-/// Returns the causal mask `[positions, positions]`: 0 for visible keys, −∞ elsewhere.
+/// Returns the causal mask `[positions, positions]` for a sliding window: 0 for visible keys, −∞ elsewhere.
 fn causal_mask(positions: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
     let window = window.unwrap_or(positions);
     let mut mask = vec![f32::NEG_INFINITY; positions * positions];

@@ -1,5 +1,5 @@
-//! Distillation of an operator (design §7, the paper's "+ FT"): trains the dense matrix that replaces the removed
-//! layers, so that the pruned backbone predicts the dense backbone's tokens.
+//! Distillation of an operator (design §7, "+ FT" in the Ghosted Layers paper): trains the dense matrix that replaces
+//! the removed layers, so that the pruned backbone predicts the dense backbone's tokens.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -7,7 +7,8 @@
 //! | `layers_after` | the frozen layers after the operator, computed with differentiable operations |
 //! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
-//! Teacher and student share all layers before the operator, so its input `X_pre` is read from the calibration.
+//! Teacher and student share all layers before the operator, so the operator's input `X_pre` is read from the stored
+//! calibration activations.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};

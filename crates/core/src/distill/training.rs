@@ -152,8 +152,8 @@ fn kl_divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// Training text for an operator: sequences drawn from the calibration corpus by the calibration's rule. Each sequence
-/// is used for one step.
+/// Training text for an operator: sequences drawn from the calibration corpus like the calibration sequences. Each
+/// sequence is used for one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
@@ -168,7 +168,7 @@ pub struct Finetune {
     pub seed: u64,
 }
 
-/// Constants from appendix D of the paper. LinearPatch uses the same values.
+/// Constants from appendix D of the Ghosted Layers paper. LinearPatch uses the same values.
 impl Finetune {
     /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;
