@@ -277,7 +277,7 @@ mod tests {
             }
         }
         assert_eq!(
-            engine.copied(),
+            engine.copy_count(),
             3,
             "expected copies of the streams that enter layers 0 and 1, and of one stream between sublayers"
         );

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::Scaling;
-use crate::model::gguf_backbone::{ROPE_FACTORS, divisors_of, has_one_more, is_interleaved, scale_in_gguf};
+use crate::model::gguf_backbone::{ROPE_FACTORS, has_one_more, is_interleaved, llama3_divisors, scale_in_gguf};
 use crate::model::{Config, FloatType};
 
 /// Name and additional metadata entries of a GGUF file.
@@ -239,7 +239,7 @@ impl Layout {
                 scaling.high_freq_factor,
                 scaling.original_max_position_embeddings,
             ];
-            let factors = divisors_of(config.rope.theta, config.head_dim / 2, llama3);
+            let factors = llama3_divisors(config.rope.theta, config.head_dim / 2, llama3);
             let factors: Vec<f32> = factors.into_iter().map(|factor| factor as f32).collect();
             let info = GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] };
             tensors.push(GgufTensor { info, content: GgufContent::Numbers(factors) });

@@ -127,7 +127,8 @@ pub(super) const REMOTE_CODE_HINT: &str = "load this model with trust_remote_cod
 
 /// Returns the modeling file for an architecture.
 pub fn modeling_source(architecture: &Architecture) -> String {
-    let (inner, folder) = architecture.python.unwrap_or((class_prefix(architecture), architecture.model_type));
+    let (inner, folder) =
+        architecture.transformers_names.unwrap_or((class_prefix(architecture), architecture.model_type));
     let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");
     let names = [
         ("NORM_NAMES", &*format!("({norms})")),

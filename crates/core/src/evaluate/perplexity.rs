@@ -140,7 +140,7 @@ mod tests {
         for (ours, added) in of(&engine, &programs, &windows).unwrap().into_iter().zip([44.0, 33.0]) {
             assert!((ours.ln() - (mean + added)).abs() < 1e-12, "{ours}");
         }
-        assert_eq!(engine.copied(), 0);
+        assert_eq!(engine.copy_count(), 0);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct Architecture {
     /// Value of `model_type` in the config.
     pub model_type: &'static str,
     /// Class name prefix and module folder in transformers, if they differ from `class` and `model_type`.
-    pub python: Option<(&'static str, &'static str)>,
+    pub transformers_names: Option<(&'static str, &'static str)>,
     /// Names of a layer's norms: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
     /// Whether norms multiply by `1 + weight` (Gemma).
@@ -178,7 +178,7 @@ const LLAMA: Architecture = Architecture {
     experts: None,
     scaled_embedding: false,
     scale: None,
-    python: None,
+    transformers_names: None,
     caps: [None; 2],
     defaults: r#"{"rms_norm_eps": 1e-6}"#,
     gguf: None,
@@ -278,7 +278,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         class: "Gemma3ForCausalLM",
         model_type: "gemma3_text",
-        python: Some(("Gemma3Text", "gemma3")),
+        transformers_names: Some(("Gemma3Text", "gemma3")),
         query_key_norm: QueryKeyNorm::PerHead,
         window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
         rope: RopeEntries::ByWindow,

@@ -12,8 +12,8 @@ pub(crate) const OPERATORS: &str = "operators";
 /// Key for the dropped sublayers in the [`CONFIG_KEY`] section, such as `["attention 3", "mlp 5"]`. Absent if no
 /// sublayer is dropped.
 pub(crate) const DROPPED_KEY: &str = "dropped";
-/// Key for the activation's name in the [`CONFIG_KEY`] section. The standard entry contains an invalid name, so that
-/// other loaders reject the export instead of ignoring its operators.
+/// Key for the name of the activation function in the [`CONFIG_KEY`] section. The standard config entry contains an
+/// invalid name, so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
 /// Position of an operator in a layer.
@@ -46,7 +46,7 @@ impl BranchPlace {
         }
     }
 
-    /// Returns all positions in a layer.
+    /// Returns the positions at which a layer of the architecture can contain an operator.
     pub(super) fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
         let post_norms = [architecture.norms[1], architecture.norms[3]];
         [Self::Before, Self::After].into_iter().chain(post_norms.into_iter().flatten().map(Self::Norm))
@@ -93,8 +93,8 @@ impl StepForm {
     }
 }
 
-/// Form of an operator in a config. Except for [`Self::Bias`], the form does not indicate whether the operator has a
-/// bias.
+/// Form of an exported operator, which determines its tensors in the checkpoint. Except for [`Self::Bias`], the form
+/// does not indicate whether the operator has a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedForm {
     Diagonal,

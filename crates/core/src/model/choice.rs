@@ -142,7 +142,7 @@ impl EngineChoice {
         if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE_TOKENS }
     }
 
-    /// Checks that this machine's processor can run the chosen engine.
+    /// Checks that this machine's processor can run the kernels of the `cpu` engine. Accepts every choice of candle.
     ///
     /// # Errors
     /// See [`Products::check`].

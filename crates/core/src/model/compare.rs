@@ -1,4 +1,5 @@
-//! Token-by-token comparison of programs with a reference program in a single run of their trie.
+//! Token-by-token comparison of [programs](super::program::Program) with a reference program in a single run of their
+//! [`Trie`].
 
 use std::cell::RefCell;
 
@@ -93,7 +94,8 @@ struct ComparingModel<'a, M: Compare> {
 /// Output of a program's head.
 enum Output<M: Compare> {
     Divergences(M::Divergences),
-    /// Stream to compare after the run, because the reference program ends at the same head or had not finished.
+    /// Final residual stream, which is compared after the run because the reference program ends at the same head or
+    /// had not finished.
     Waiting(M::Residual),
 }
 

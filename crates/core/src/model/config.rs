@@ -93,12 +93,12 @@ pub struct Config {
     pub dropped: Cut,
     /// Type to which matrices are quantized when they are loaded. Config files never set it.
     pub rounded: Option<WeightType>,
-    /// Notes about defaults assumed for missing entries.
+    /// Notes about defaults for missing entries, and about entries that contradict each other or the weights.
     pub notes: Vec<String>,
 }
 
 impl Config {
-    /// Returns whether the branch of a sublayer ends in a norm (OLMo-2).
+    /// Returns whether the branch of a sublayer ends in a norm, as in OLMo-2 and Gemma.
     pub fn ends_in_norm(&self, sublayer: Sublayer) -> bool {
         self.norm_after(sublayer).is_some()
     }

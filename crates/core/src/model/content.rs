@@ -142,8 +142,8 @@ fn canonical_json(config: &Config) -> Value {
     value
 }
 
-/// Returns the properties that the first five supported architectures lack. Unset properties are omitted, so that
-/// existing keys stay valid.
+/// Returns the properties that were added after the first five architectures. A property with its default value is
+/// `None` and omitted from the hash, so that existing cache keys stay valid.
 fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
     let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
@@ -194,7 +194,7 @@ impl ArchitectureValues {
             // Names and parsing rules do not affect the computation.
             class: _,
             model_type: _,
-            python: _,
+            transformers_names: _,
             attention_bias: _,
             mlp_bias: _,
             window: _,
@@ -217,7 +217,7 @@ impl ArchitectureValues {
 }
 
 /// Converts the declaration of an exported operator to JSON. The flag `diagonal` alone describes the forms `diagonal`
-/// and `dense`, so that existing keys stay valid.
+/// and `dense`, so that existing cache keys stay valid.
 fn attachment_json(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;

@@ -17,7 +17,7 @@ use super::weight_cache::NamedPart;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub tokens: usize,
-    /// Number of rows that the head scores.
+    /// Number of tokens whose logits the head computes.
     pub scored: usize,
     /// Mean segment length in tokens.
     pub length: usize,
@@ -72,12 +72,12 @@ impl Config {
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Returns the number of weights in a layer's MLP, including the router. `experts` selects whether all or only the
-    /// active experts count.
-    fn mlp_weight_count(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
+    /// Returns the number of weights in a layer's MLP, including the router. `count_experts` selects whether all or
+    /// only the active experts count.
+    fn mlp_weight_count(&self, layer: usize, count_experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
-            Some(layer_experts) => layer_experts.count * c + experts(layer_experts) * 3 * c * layer_experts.width,
+            Some(layer_experts) => layer_experts.count * c + count_experts(layer_experts) * 3 * c * layer_experts.width,
             None => 3 * c * self.intermediate,
         }
     }
@@ -147,12 +147,13 @@ impl Config {
         products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
     }
 
-    /// Returns the size of the largest layer in bytes, without norms.
+    /// Returns the size of the largest layer in bytes, without norms and biases.
     pub fn layer_bytes(&self, products: Products) -> u64 {
         products.bytes() * (0..self.layers).map(|layer| self.layer_weight_count(layer)).max().unwrap_or(0)
     }
 
-    /// Returns the size of a part in bytes. Weights are loaded on demand in parts: layers, experts and the head.
+    /// Returns the size of a part in bytes. Parts are loaded on demand: layers without their experts, single experts
+    /// and the head.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
         let expert = self.experts.map_or(0, |experts_of_layer| 3 * self.hidden * experts_of_layer.width) as u64;
         match self.part(part) {

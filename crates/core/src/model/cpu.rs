@@ -21,8 +21,8 @@ use super::sublayer::Sublayer;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// Minimum number of tokens per part of a chunk. Parts run independently, so cores synchronize only at the end of a
-/// chunk instead of after every step.
+/// Minimum number of tokens per part ([`Engine::part_tokens`]). Parts run independently, so cores synchronize only at
+/// the end of a chunk instead of after every step.
 const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {

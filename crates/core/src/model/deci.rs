@@ -52,7 +52,7 @@ impl Block {
     }
 }
 
-/// Layers in a file, and the head counts and MLP width of complete layers.
+/// Layers in a `deci` file, and the head counts and MLP width of complete layers.
 pub(super) struct DeciLayers {
     pub(super) heads: u64,
     pub(super) kv_heads: u64,
@@ -184,8 +184,8 @@ mod tests {
     use super::*;
     use crate::files::gguf_writer::{GgufInfo, header};
 
-    /// Writes a file with three layers and reads them. `number` is an element of the last down projection.
-    fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
+    /// Writes a file with three layers and reads them. `weight` is an element of the last down projection.
+    fn read(heads: &[u32], widths: &[u32], weight: f32) -> Result<DeciLayers> {
         let entries = [
             ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),
             ("deci.block_count".to_owned(), Entry::U32(3)),
@@ -197,7 +197,7 @@ mod tests {
             |part: &str, shape: Vec<usize>| GgufInfo { name: format!("blk.2.{part}"), dtype: GgmlDType::F32, shape };
         let infos = [info("ffn_down.weight", vec![8, 1]), info("ffn_down.bias", vec![8])];
         let mut bytes = header(&entries, &infos.iter().collect::<Vec<_>>()).unwrap();
-        bytes.extend([0.0, 0.0, number].map(f32::to_le_bytes).concat());
+        bytes.extend([0.0, 0.0, weight].map(f32::to_le_bytes).concat());
         bytes.resize(bytes.len() + 20 + 32, 0);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.gguf");
@@ -225,14 +225,14 @@ mod tests {
 
     #[test]
     fn inconsistent_deci_layers_are_rejected() {
-        for (heads, widths, number) in [
+        for (heads, widths, weight) in [
             (&[4, 8, 4][..], &[16, 16, 1][..], 0.0),
             (&[4, 4], &[16, 16, 1], 0.0),
             (&[4, 4, 4], &[16, 16, 1, 1], 0.0),
             (&[4, 4, 4], &[16, 8, 16], 0.0),
             (&[4, 4, 4], &[16, 16, 1], 0.5),
         ] {
-            let error = read(heads, widths, number).err().unwrap().to_string();
+            let error = read(heads, widths, weight).err().unwrap().to_string();
             assert!(error.contains("deci") && error.contains("a.gguf"), "{heads:?} {widths:?}: {error}");
         }
     }

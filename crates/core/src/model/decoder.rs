@@ -14,7 +14,7 @@ use super::batching::PassPlanner;
 use super::compare::Compare;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
-use super::merged_layer::{MergedLayer, MergedLayers};
+use super::merged_layer::{MergedLayer, MergedLayerCache};
 use super::operator::Operator;
 use super::program::Step;
 use super::rms_norm::RmsNorm;
@@ -28,7 +28,7 @@ use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, WeightCache};
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
-/// A loaded backbone that runs on the CPU engine.
+/// Loaded backbone of the CPU engine.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
@@ -36,7 +36,7 @@ pub struct Decoder {
     weight_cache: WeightCache,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
-    merged: Arc<MergedLayers<ModelPart>>,
+    merged: Arc<MergedLayerCache<ModelPart>>,
     /// Planner for the number of tokens per pass. `None` if all weights are in memory.
     pass_planner: Option<Arc<PassPlanner>>,
 }
@@ -52,7 +52,7 @@ trait AttentionContext {
 
 impl AttentionContext for Batch {
     fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, table_rows) = rotary.batch_rows(self)?;
+        let (table, table_rows) = rotary.batch_table(self)?;
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
         Ok(kernels::attention(qkv, &rotated, params, self.attended_rows()))
     }
@@ -215,12 +215,12 @@ impl Decoder {
     ) -> Result<Tensor> {
         let part = self.weight_cache.layer(&self.config, layer)?;
         match sublayer {
-            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), attended, x, end),
-            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, end),
+            Sublayer::Attention => self.run_attention(part.layer()?, self.rotaries.get(layer), attended, x, end),
+            Sublayer::Mlp => self.run_mlp(part.layer()?, layer, x, end),
         }
     }
 
-    fn attention(
+    fn run_attention(
         &self,
         layer: &Layer,
         rotary: &Rotary,
@@ -259,7 +259,7 @@ impl Decoder {
         tensor(out, &[x.len() / c, c])
     }
 
-    fn mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: SublayerOutput) -> Result<Tensor> {
+    fn run_mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: SublayerOutput) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [optional_elements(weights.norms[2].as_ref())?, optional_elements(weights.norms[3].as_ref())?];
@@ -267,9 +267,9 @@ impl Decoder {
         let stream = (end == SublayerOutput::Stream).then_some(&*x);
         let after = after.filter(|_| end != SublayerOutput::Projection);
         let out = match &weights.mlp {
-            Mlp::Dense(mlp) => self.gated_mlp(mlp, &x, before, after, stream)?,
+            Mlp::Dense(mlp) => self.run_gated_mlp(mlp, &x, before, after, stream)?,
             Mlp::Experts(router) => {
-                let mut out = self.experts_mlp(router, layer, &x, before)?;
+                let mut out = self.run_experts(router, layer, &x, before)?;
                 if let Some(norm) = after {
                     kernels::apply_norm(&mut out, norm);
                 }
@@ -282,8 +282,8 @@ impl Decoder {
         tensor(out, &[x.len() / c, c])
     }
 
-    /// Computes a dense MLP or a single expert.
-    fn gated_mlp(
+    /// Computes a dense MLP or a single expert, and adds `stream` if it is given.
+    fn run_gated_mlp(
         &self,
         mlp: &GatedMlp,
         x: &[f32],
@@ -306,7 +306,7 @@ impl Decoder {
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
-    fn experts_mlp(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
+    fn run_experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
         let c = self.config.hidden;
         let experts = self
             .config
@@ -325,7 +325,7 @@ impl Decoder {
         {
             let part = self.weight_cache.expert(&self.config, layer, number)?;
             let rows = kernels::gather_rows(&normed, c, tokens);
-            let expert_output = self.gated_mlp(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
+            let expert_output = self.run_gated_mlp(part.expert()?, &rows, None, None, None)?; // [expert tokens, C]
             kernels::scatter_add(&mut out, c, tokens, weights, &expert_output);
         }
         Ok(out)
@@ -366,9 +366,9 @@ impl Decoder {
         let layer = merged.layer();
         match sublayer {
             Sublayer::Attention => {
-                self.attention(part.layer()?, self.rotaries.get(layer), attended, x, SublayerOutput::Stream)
+                self.run_attention(part.layer()?, self.rotaries.get(layer), attended, x, SublayerOutput::Stream)
             }
-            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, SublayerOutput::Stream),
+            Sublayer::Mlp => self.run_mlp(part.layer()?, layer, x, SublayerOutput::Stream),
         }
     }
 
@@ -419,8 +419,8 @@ impl Model for Decoder {
     fn narrow(&self, batch: &Batch, x: Tensor) -> Result<Tensor> {
         let Some(rows) = batch.scored_rows() else { return Ok(x) };
         let c = self.config.hidden;
-        let all = elements(&x)?;
-        let scored = rows.iter().flat_map(|&row| &all[row * c..(row + 1) * c]).copied().collect();
+        let values = elements(&x)?;
+        let scored = rows.iter().flat_map(|&row| &values[row * c..(row + 1) * c]).copied().collect();
         tensor(scored, &[rows.len(), c])
     }
 

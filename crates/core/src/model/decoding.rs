@@ -142,14 +142,14 @@ impl RunPlacement<'_> {
         self.first - self.run.context.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// Returns the blocks that are visible to the last row, each with the number of its visible tokens.
+    /// Finds the blocks that are visible to the last row, each with the number of its visible tokens.
     pub(super) fn visible_blocks<'b, B>(
         &self,
-        block: impl Fn(BlockId) -> Option<&'b B>,
+        find_block: impl Fn(BlockId) -> Option<&'b B>,
     ) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.offset_in_block() + self.rows.len();
         let chain = self.run.context.iter().copied().chain([(self.run.block, visible)]);
-        let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
+        let found = chain.map(|(id, tokens)| Some((find_block(id)?, tokens))).collect::<Option<_>>();
         found.ok_or_else(not_cached_error)
     }
 }
@@ -290,16 +290,16 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     fn take_next<'r>(&self, ready: &mut Vec<PendingStep<'r, M::StepData>>) -> Option<PendingStep<'r, M::StepData>> {
         let next = (0..ready.len()).min_by_key(|&next| {
             let node = ready[next].node;
-            (self.trie.step(node).weights(), node)
+            (self.trie.step(node).weight_index(), node)
         })?;
         let current = ready.remove(next);
-        let now = self.trie.step(current.node).weights();
+        let now = self.trie.step(current.node).weight_index();
         // Look up the next weights in any program that contains the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&current.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
         let ahead = after.skip(current.depth).chain(ready.iter().map(|candidate| candidate.node));
-        let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
+        let next = ahead.filter_map(|node| self.trie.step(node).weight_index()).find(|weights| Some(*weights) != now);
         self.model.announce_weights(now, next);
         Some(current)
     }

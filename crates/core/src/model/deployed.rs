@@ -1,5 +1,5 @@
-//! Deployed form of a variant, in which operators are folded into weights where possible. This module also builds the
-//! programs of exported folders.
+//! Deployed form of a pruned variant, whose operators are folded into weights where possible. This module also builds
+//! the programs of exported folders.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::tensors::open_checked_weights;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// A variant whose operators are folded into weights where possible.
+/// Pruned variant of a backbone, whose operators are folded into weights where possible.
 #[derive(Debug, Clone)]
 pub struct DeployedModel {
     /// Steps of the deployed model. A sublayer with a folded operator is a plain step, because its cost does not depend
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn factors_that_cannot_be_folded_remain_steps() {
-        assert!(is_a_step("llama-gqa", &[1.0, 2.0]) && is_a_step("llama-gqa", &[-2.0; 2]));
-        assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
+        assert!(remains_a_step("llama-gqa", &[1.0, 2.0]) && remains_a_step("llama-gqa", &[-2.0; 2]));
+        assert!(remains_a_step("olmo2", &[2.0; 2]) && !remains_a_step("llama-gqa", &[2.0; 2]));
     }
 
     fn predict(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f32> {
@@ -197,8 +197,8 @@ mod tests {
         predictions.iter().map(|prediction| prediction.log_probability).collect()
     }
 
-    fn is_a_step(name: &str, diagonal: &[f32]) -> bool {
-        let config = config(name);
+    fn remains_a_step(architecture: &str, diagonal: &[f32]) -> bool {
+        let config = config(architecture);
         let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.to_vec()).ok());
         let found = fold_scalar_factors(deploy(&program, &config), &config).unwrap();
         found.program == program && found.folds.is_empty()

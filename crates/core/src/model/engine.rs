@@ -88,14 +88,14 @@ pub type BatchDivergences = Vec<Option<Vec<Divergence>>>;
 /// Default value of [`Engine::prompt_tokens`].
 pub(super) const PROMPT_TOKENS: usize = 2048;
 
-/// A loaded backbone that can run programs.
+/// Loaded backbone that can run [programs](super::program::Program).
 pub trait Engine: Send + Sync {
     fn id(&self) -> EngineId;
 
     fn config(&self) -> &Config;
 
-    /// Returns the minimum number of tokens in a part. Chunks of an evaluation are split into parts, which run in
-    /// parallel. The number is fixed per engine, so results do not depend on the machine.
+    /// Returns the minimum number of tokens per part. Chunks of an [eval set](crate::evaluate) are split into parts,
+    /// which run in parallel. The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
     /// Returns the preferred number of tokens per pass over the layers, given `streams` residual streams per token.
@@ -211,14 +211,14 @@ impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
     }
 }
 
-/// Returns how many leading pieces, given by their token counts, have at most `max` tokens in total. Returns at least 1
-/// if there are any pieces.
-pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, max: usize) -> usize {
-    let sums = pieces.scan(0, |sum, tokens| {
+/// Returns how many leading pieces of work, given by their token counts, have at most `max_tokens` tokens in total.
+/// Returns at least 1 if there are any pieces.
+pub fn count_fitting_pieces(token_counts: impl Iterator<Item = usize>, max_tokens: usize) -> usize {
+    let sums = token_counts.scan(0, |sum, tokens| {
         *sum += tokens;
         Some(*sum)
     });
-    sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= max).count()
+    sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= max_tokens).count()
 }
 
 /// Runs the batches through the trie one after the other.

@@ -138,8 +138,9 @@ pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
         })
 }
 
-/// Returns the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their GGUF names.
-pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
+/// Reads the metadata of the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their GGUF names.
+/// Omits [`ROPE_FACTORS`] and placeholders for missing sublayers.
+pub(super) fn read_tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = read_architecture(file)?;
     let deci = read_deci_layers(file, form)?;
     let head_dim = read_head_dim(file, form, deci.as_ref())? as usize;
@@ -218,7 +219,7 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
 /// Computes the divisors that the RoPE type `llama3` applies to the frequencies of `half` channel pairs, as in
 /// llama.cpp's converter (`conversion/llama.py`) and transformers. The array contains the scaling factor, the low and
 /// high frequency factors, and the original context length.
-pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
+pub(crate) fn llama3_divisors(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
         if wavelength < context / high {

@@ -20,6 +20,7 @@ pub struct MergedLayer {
     parts: MergedParts,
 }
 
+/// Serialized fields of a [`MergedLayer`], which determine its key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct MergedParts {
     layer: usize,
@@ -85,18 +86,18 @@ pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
         .collect()
 }
 
-/// Cache for an engine's merged layers. The least recently used layers are evicted.
-pub(super) struct MergedLayers<T> {
+/// Cache for the weights of an engine's merged layers. The least recently used layers are evicted.
+pub(super) struct MergedLayerCache<T> {
     cached: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
 }
 
-impl<T> Default for MergedLayers<T> {
+impl<T> Default for MergedLayerCache<T> {
     fn default() -> Self {
         Self { cached: Mutex::default() }
     }
 }
 
-impl<T> MergedLayers<T> {
+impl<T> MergedLayerCache<T> {
     /// Returns the weights of a merged layer, computing them on first use.
     ///
     /// Other threads wait for the computation, which must not run on the global thread pool. While a thread in that
@@ -146,7 +147,7 @@ mod tests {
         let layers: Vec<_> = (0..=MergedLayer::MAX_CACHED)
             .map(|layer| Arc::new(MergedLayer::new(layer, vec![(layer, 1)], false)))
             .collect();
-        let cache = MergedLayers::default();
+        let cache = MergedLayerCache::default();
         layers
             .iter()
             .for_each(|layer| assert_eq!(*cache.get_or_compute(layer, || Ok(layer.layer())).unwrap(), layer.layer()));

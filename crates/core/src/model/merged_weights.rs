@@ -60,16 +60,16 @@ impl Layer {
     }
 }
 
-fn merge_matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
-    let matrices = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
+fn merge_matrix(sources: &Sources<'_>, select: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
+    let matrices = sources.iter().map(|&(factor, layer)| Ok((factor, select(layer)?)));
     LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
 }
 
 /// Merges one vector across the source layers. Returns `None` if no source layer has it.
-fn merge_vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
+fn merge_vector(sources: &Sources<'_>, select: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
     let mut vectors = Vec::new();
     for &(factor, layer) in sources {
-        if let Some(vector) = part(layer)? {
+        if let Some(vector) = select(layer)? {
             vectors.push((factor, elements(vector)?));
         }
     }

@@ -1,4 +1,5 @@
-//! Backbones and their variants. A variant is a [`Program`], and a [`Trie`] runs many programs together.
+//! Backbones and their pruned or repaired variants. A variant is a [`Program`], and a [`Trie`] runs many programs
+//! together.
 //!
 //! ```
 //! use ghostlab_core::model::{Config, Decoder, Program};

@@ -1,5 +1,5 @@
-//! Operators on the residual stream, which recoveries insert where layers were removed. Operators multiply the rows of
-//! the stream by a matrix from the right (`x·W`).
+//! Operators, which [recovery methods](crate::recovery) insert where layers were removed. They multiply the rows of the
+//! residual stream or of a branch by a matrix from the right (`x·W`).
 
 use std::sync::Arc;
 

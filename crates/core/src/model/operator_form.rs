@@ -1,4 +1,4 @@
-//! Names of operator forms, and content hashes of operators.
+//! Names of operator forms, such as `dense` and `diagonal`, and content hashes of operators.
 
 use sha2::{Digest, Sha256};
 
@@ -26,10 +26,10 @@ pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
 }
 
 /// Hashes a form name together with its parameters.
-pub(super) fn hash_parameters<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
+pub(super) fn hash_parameters<const N: usize>(form: &str, parameters: [&Vec<f32>; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(form);
-    for value in parts.into_iter().flatten() {
+    for value in parameters.into_iter().flatten() {
         hash.update(value.to_le_bytes());
     }
     hash.finalize().into()

@@ -1,4 +1,4 @@
-//! Programs of variants: lists of steps over the residual stream (design §3).
+//! Programs: lists of the steps by which a backbone or a pruned variant transforms the residual stream (design §3).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +47,7 @@ pub(super) type StepIdentity<'a> = (u8, usize, &'a [u8]);
 impl Step {
     /// Returns the index of the layer whose weights the step needs, or `usize::MAX` for the head. Returns `None` if the
     /// step needs no weights that are loaded on demand.
-    pub(super) fn weights(&self) -> Option<usize> {
+    pub(super) fn weight_index(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
             _ => self.sublayer().map(|(_, layer)| layer),
@@ -132,13 +132,13 @@ pub struct Repairs {
     pub stream: BTreeMap<usize, Arc<Operator>>,
     /// Operators on the residual stream, keyed by the removed sublayer that they replace.
     pub sublayers: BTreeMap<(usize, Sublayer), Arc<Operator>>,
-    /// Operators on the branches of remaining layers.
+    /// Operators on the branches of remaining sublayers.
     pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
     /// Remaining layers whose weights are merged with those of removed layers.
     pub merged: BTreeMap<usize, Arc<MergedLayer>>,
 }
 
-/// The steps of one variant.
+/// Steps of one variant, in execution order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program(pub Vec<Step>);
 

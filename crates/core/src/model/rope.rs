@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 const MAX_TABLES: usize = 8;
 
 /// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
-/// channels rotate.
+/// channels rotate or there are no rows.
 pub(super) fn cos_sin_tensors(
     table: &RotaryTable,
     rows: &[usize],
@@ -34,10 +34,10 @@ pub(super) fn cos_sin_tensors(
     let longest = rows.iter().max().map_or(0, |last| last + 1);
     // If rows share positions, transfer each position only once.
     let deduplicate = !device.is_cpu() && longest < rows.len();
-    let all: Vec<usize> = if deduplicate { (0..longest).collect() } else { Vec::new() };
+    let positions: Vec<usize> = if deduplicate { (0..longest).collect() } else { Vec::new() };
     let row_indices =
         deduplicate.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
-    let rows = if deduplicate { &all } else { rows };
+    let rows = if deduplicate { &positions } else { rows };
     let mut cos = Vec::with_capacity(rows.len() * table.half);
     let mut sin = Vec::with_capacity(rows.len() * table.half);
     for &row in rows {
@@ -60,9 +60,11 @@ pub(super) struct Rotary {
     tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
 }
 
-/// The distinct rotary embeddings in a backbone, and the embedding that each layer uses.
+/// Rotary embeddings of a backbone, and the index of the embedding that each layer uses.
 pub(super) struct Rotaries {
-    all: Vec<Rotary>,
+    /// Embeddings of full-attention layers, sliding-window layers, and layers without rotary embedding. Sliding-window
+    /// layers use the first one unless they have separate settings.
+    rotaries: Vec<Rotary>,
     rotary_by_layer: Vec<usize>,
 }
 
@@ -70,14 +72,10 @@ impl Rotaries {
     pub(super) fn new(config: &Config) -> Self {
         let width = config.rotary_width;
         let window_rope = config.window_rope.as_ref().unwrap_or(&config.rope);
-        let all = vec![
-            Rotary::new(&config.rope, width),
-            Rotary::new(window_rope, width),
-            // Used by layers without a rotary embedding.
-            Rotary::new(&config.rope, 0),
-        ];
+        let rotaries =
+            vec![Rotary::new(&config.rope, width), Rotary::new(window_rope, width), Rotary::new(&config.rope, 0)];
         Self {
-            all,
+            rotaries,
             rotary_by_layer: (0..config.layers)
                 .map(|layer| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
                     (false, ..) => 2,
@@ -89,12 +87,12 @@ impl Rotaries {
     }
 
     pub(super) fn get(&self, layer: usize) -> &Rotary {
-        &self.all[self.rotary_by_layer[layer]]
+        &self.rotaries[self.rotary_by_layer[layer]]
     }
 
-    /// Applies `make` to each rotary embedding that at least one layer uses.
+    /// Applies `make` to each rotary embedding that at least one layer uses. Results for unused embeddings are `None`.
     pub(super) fn map_used<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
-        self.all
+        self.rotaries
             .iter()
             .enumerate()
             .map(|(index, rotary)| if self.rotary_by_layer.contains(&index) { make(rotary) } else { Ok(None) })
@@ -121,7 +119,7 @@ impl Rotary {
     ///
     /// # Errors
     /// Fails if sequences of different regimes share a prefix.
-    pub(super) fn batch_rows(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
+    pub(super) fn batch_table(&self, batch: &Batch) -> Result<(Arc<RotaryTable>, Vec<usize>)> {
         let mut rows = batch.positions();
         let longest = batch.longest();
         if self.regime(longest) == 0 {
@@ -166,14 +164,16 @@ impl Rotary {
     /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
     /// the frequencies for its current length. As in transformers, cached keys are not rotated again.
     pub(super) fn decoding_table(&self, runs: &[RunPlacement<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
-        let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
-        let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
+        let position_ranges = runs.iter().map(|run| run.first..run.first + run.rows.len());
+        let longest = position_ranges.clone().map(|positions| positions.end).max().unwrap_or(0);
         if self.regime(longest) == 0 {
-            return (self.regime_table(0, longest), spans.flatten().collect());
+            return (self.regime_table(0, longest), position_ranges.flatten().collect());
         }
         let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
-        spans.clone().for_each(|span| self.append_rows(&mut all, self.regime(span.end), span));
-        let rows = spans.map(|span| span.len()).sum();
+        for positions in position_ranges.clone() {
+            self.append_rows(&mut all, self.regime(positions.end), positions);
+        }
+        let rows = position_ranges.map(|positions| positions.len()).sum();
         (Arc::new(all), (0..rows).collect())
     }
 
@@ -193,6 +193,7 @@ impl Rotary {
         }
     }
 
+    /// Returns the cached table of a regime, after extending it to at least `positions` positions.
     fn regime_table(&self, regime: usize, positions: usize) -> Arc<RotaryTable> {
         let half = self.width / 2;
         let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&regime).cloned();

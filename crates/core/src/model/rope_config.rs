@@ -88,12 +88,14 @@ pub struct LongRope {
     pub attention: f64,
 }
 
+/// Rotary embeddings parsed from a config.
 pub(super) struct Ropes {
     pub(super) rope: Rope,
     /// Rotary embedding of sliding-window layers, if it differs from `rope`.
     pub(super) window_rope: Option<Rope>,
     /// Number of rotated channels per head.
     pub(super) width: usize,
+    /// Whether each layer has a rotary embedding.
     pub(super) rotated: Vec<bool>,
 }
 
@@ -212,8 +214,9 @@ fn parse_no_rope_layers(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool
     list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(error)).collect()
 }
 
-/// Returns the original context length. A top-level entry in the config, as in Phi-3, takes precedence.
-fn original_context_length(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
+/// Parses the original context length, which defaults to `max_position_embeddings`. A top-level entry in the config, as
+/// in Phi-3, takes precedence.
+fn parse_original_context_length(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     let outer = config.optional_count(KEY, MAX_CONTEXT_LENGTH)?;
     match outer
@@ -309,23 +312,25 @@ fn parse_llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scali
         factor: inner.number("factor", 1.0..=1e6)?,
         low_freq_factor,
         high_freq_factor,
-        original_max_position_embeddings: original_context_length(inner, config)? as f64,
+        original_max_position_embeddings: parse_original_context_length(inner, config)? as f64,
     })
 }
 
 /// Parses the `yarn` parameters, with the defaults of transformers' `_compute_yarn_parameters`.
 fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
-    let original = original_context_length(inner, config)? as f64;
+    let original = parse_original_context_length(inner, config)? as f64;
     let factor = match inner.optional_number("factor", 1.0..=1e6)? {
         Some(factor) => factor,
         None => (config.count("max_position_embeddings", MAX_CONTEXT_LENGTH)? as f64 / original).max(1.0),
     };
     let mscale = number_or_default("mscale", 0.0, inner)?;
-    let all = number_or_default("mscale_all_dim", 0.0, inner)?;
+    let mscale_all_dim = number_or_default("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTOR_RANGE)? {
         Some(attention) => attention,
         // The two entries have no effect unless both are nonzero.
-        None if mscale != 0.0 && all != 0.0 => yarn_mscale(factor, mscale) / yarn_mscale(factor, all),
+        None if mscale != 0.0 && mscale_all_dim != 0.0 => {
+            yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
+        }
         None => yarn_mscale(factor, 1.0),
     };
     Ok(Yarn {
@@ -343,7 +348,7 @@ fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
-/// Returns the entry, or `default` if the entry is absent or zero, like Python's `or`.
+/// Parses a number. Returns `default` if the entry is absent or zero, like Python's `or`.
 fn number_or_default(key: &str, default: f64, inner: &Entries<'_>) -> Result<f64> {
     Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(default))
 }
@@ -354,7 +359,7 @@ fn yarn_mscale(scale: f64, mscale: f64) -> f64 {
 
 /// Parses the `longrope` parameters, with the defaults of transformers' `_compute_longrope_parameters`.
 fn parse_longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
-    let original = original_context_length(inner, config)?;
+    let original = parse_original_context_length(inner, config)?;
     let divisors = |key: &str| -> Result<Vec<f64>> {
         let error = || {
             inner.value_error(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2))

@@ -21,6 +21,7 @@ const MAX_HEADER: u64 = 100_000_000;
 /// File length, modification time, and metadata that user code cannot forge, such as the status change time.
 type FileVersion = (u64, Option<SystemTime>, Option<Stamp>);
 
+/// Open weight file with its parsed header.
 pub(super) struct Shard {
     pub(super) path: PathBuf,
     /// Tensors, keyed by Hugging Face name.
@@ -35,26 +36,29 @@ impl Shard {
         let mut file = regular::open(path)?;
         let opened = file_version(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let tensors = match is_gguf(path) {
-            true => gguf_backbone::tensors(&Gguf::read(path, &mut file)?)?,
+            true => gguf_backbone::read_tensors(&Gguf::read(path, &mut file)?)?,
             false => Self::read_safetensors_header(path, &mut file, opened.0)?,
         };
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
-    /// Parses the header of a safetensors file that is `bytes` bytes long.
-    fn read_safetensors_header(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
+    /// Parses the header of a safetensors file that is `file_bytes` bytes long.
+    fn read_safetensors_header(path: &Path, file: &mut File, file_bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
+        file.read_exact(&mut length).map_err(|error| read_error(&error, file_bytes, path))?;
         let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER || length + 8 > bytes {
-            return Err(damaged_file_error(format!("a header of {length} bytes in a file of {bytes} bytes"), path));
+        if length > MAX_HEADER || length + 8 > file_bytes {
+            return Err(damaged_file_error(
+                format!("a header of {length} bytes in a file of {file_bytes} bytes"),
+                path,
+            ));
         }
         let mut header = vec![0; length as usize];
-        file.read_exact(&mut header).map_err(|error| read_error(&error, bytes, path))?;
+        file.read_exact(&mut header).map_err(|error| read_error(&error, file_bytes, path))?;
         let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|error| damaged_file_error(format!("{error} ({bytes} bytes)"), path))?;
-        if metadata.data_len() as u64 != bytes - 8 - length {
-            let found = bytes - 8 - length;
+            .map_err(|error| damaged_file_error(format!("{error} ({file_bytes} bytes)"), path))?;
+        if metadata.data_len() as u64 != file_bytes - 8 - length {
+            let found = file_bytes - 8 - length;
             let expected = metadata.data_len();
             return Err(damaged_file_error(format!("{found} bytes of tensors instead of {expected}"), path));
         }
@@ -82,10 +86,11 @@ impl Shard {
         format!("{}, tensor {tensor}", self.path.display())
     }
 
-    /// Fills `bytes` with the bytes of a tensor, starting at offset `first`. Several threads can read at once.
-    pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let position = info.start + first as u64;
-        read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
+    /// Fills `buffer` with the stored bytes of a tensor, starting at `offset` in the tensor. Several threads can read
+    /// at once.
+    pub(super) fn read(&self, tensor: &str, info: &TensorInfo, offset: usize, buffer: &mut [u8]) -> Result<()> {
+        let position = info.start + offset as u64;
+        read_exact_at(&self.file, buffer, position).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Error::bad_input("a weight file was truncated while it was read")
                 .at(self.location(tensor))
                 .expected(format!("{} bytes", info.bytes))
@@ -109,10 +114,10 @@ impl Shard {
     }
 }
 
-/// Creates the error for a failure to read the header. The file is `bytes` bytes long.
-fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
+/// Creates the error for a failure to read the header. The file is `file_bytes` bytes long.
+fn read_error(error: &std::io::Error, file_bytes: u64, path: &Path) -> Error {
     match error.kind() {
-        ErrorKind::UnexpectedEof => damaged_file_error(format!("{bytes} bytes"), path),
+        ErrorKind::UnexpectedEof => damaged_file_error(format!("{file_bytes} bytes"), path),
         _ => Error::io("read", path, error),
     }
 }

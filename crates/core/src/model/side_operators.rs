@@ -1,5 +1,5 @@
 //! Parser for the section that an export adds to its config. The section lists the operators that the checkpoint
-//! contains and the sublayers that were removed. The `checkpoint` module writes such exports.
+//! contains and the sublayers that were removed. [`crate::checkpoint`] writes such exports.
 
 use std::sync::Arc;
 

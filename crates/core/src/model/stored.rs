@@ -85,7 +85,7 @@ impl Float {
     }
 }
 
-/// A tensor in a weight file, with validated shape and type.
+/// Tensor, or range of its rows, in a weight file, with validated shape and type.
 pub(super) struct StoredTensor<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
@@ -125,7 +125,7 @@ impl StoredTensor<'_> {
     fn read_into(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let block_values = READ_BYTES / self.float.bytes_per_value();
         let blocks = values.par_chunks_mut(block_values).enumerate();
-        first_error(blocks.map(|(block, values)| self.convert(first + block * block_values, values)))
+        first_error(blocks.map(|(block, values)| self.read_values(first + block * block_values, values)))
     }
 
     /// Reads and concatenates the given rows. Panics if a row does not exist.
@@ -134,13 +134,13 @@ impl StoredTensor<'_> {
         let mut values = vec![0.0; rows.len() * inner];
         for (&row, values) in rows.iter().zip(values.chunks_exact_mut(inner.max(1))) {
             assert!((row as usize) < count, "row {row} of {count}");
-            self.convert(row as usize * inner, values)?;
+            self.read_values(row as usize * inner, values)?;
         }
         self.shard.check_unchanged()?;
         Ok(values)
     }
 
-    /// Writes a matrix `[outer, inner]` transposed into `out [inner, total]`, starting at column `first`.
+    /// Reads a matrix `[outer, inner]` and writes its transpose into `out [inner, total]`, starting at column `first`.
     pub(super) fn read_transposed(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
         let [outer, inner] = self.matrix_dims();
         let width = self.float.bytes_per_value();
@@ -182,14 +182,15 @@ impl StoredTensor<'_> {
     }
 
     /// Reads and converts values, starting at element `first`, until `values` is full.
-    fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
+    fn read_values(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; values.len() * self.float.bytes_per_value()];
         self.read(first, &mut bytes)?;
         simd::in_widest!(self.float.convert(&bytes, values));
         Ok(())
     }
 
-    /// Reads bytes starting at element `first` until `bytes` is full, and checks that the values are finite.
+    /// Fills `bytes` with values of type `self.float`, starting at element `first`. Undoes quantization, interleaving
+    /// and [`TensorInfo::one_more`], and checks that the values are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         if let Some(dtype) = self.quantized {
             return self.read_rounded(dtype, first, bytes);
@@ -228,7 +229,7 @@ impl StoredTensor<'_> {
         let from = first / block * block;
         let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
-        plain.convert(from, &mut values)?;
+        plain.read_values(from, &mut values)?;
         let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.location(self.name)))?;
         bytes
             .as_chunks_mut()
@@ -308,7 +309,7 @@ pub(super) fn pack_panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner:
         // Adjacent rows from the same matrix are contiguous in the file.
         for run in rows.chunk_by(|a, b| a.0 == b.0) {
             let (numbers, rest) = left.split_at_mut(run.len() * inner);
-            matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
+            matrices[run[0].0].read_values(run[0].1 * inner, numbers)?;
             left = rest;
         }
         K::pack_panel(&numbers, inner, panel);

@@ -1,4 +1,4 @@
-//! Tensor names in weight files.
+//! Names of tensors and modules in weight files. The modules of a layer are named relative to the layer.
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";

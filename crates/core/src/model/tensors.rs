@@ -101,7 +101,7 @@ fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<
     Ok(())
 }
 
-/// Name and shape of a tensor in a layer: a projection, norm or bias. Matrices are `[out, in]`.
+/// Name, relative to the layer, and shape of a tensor in a layer: a projection, norm or bias. Matrices are `[out, in]`.
 pub(crate) type Part = (String, Vec<usize>);
 
 /// Returns the tensors of a layer as the decoder requests them, including norms and biases. Dropped sublayers have no
@@ -152,32 +152,33 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
 }
 
 /// Returns the names and quantized types of the matrices to quantize. As in llama.cpp, routers are not quantized.
-fn quantized_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
-    let mut all = vec![(EMBEDDING.to_owned(), to.ggml_dtype(config.hidden, config.tied_embeddings))];
-    all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.ggml_dtype(config.hidden, true))));
+fn quantized_matrices(config: &Config, weight_type: WeightType) -> Vec<(String, GgmlDType)> {
+    let mut matrices = vec![(EMBEDDING.to_owned(), weight_type.ggml_dtype(config.hidden, config.tied_embeddings))];
+    matrices.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), weight_type.ggml_dtype(config.hidden, true))));
     for layer in 0..config.layers {
         let parts = layer_parts(config, layer).into_iter().filter(|(part, shape)| shape.len() == 2 && part != ROUTER);
-        all.extend(parts.map(|(part, shape)| (name(layer, &part), to.ggml_dtype(shape[1], false))));
+        matrices.extend(parts.map(|(part, shape)| (name(layer, &part), weight_type.ggml_dtype(shape[1], false))));
     }
-    all
+    matrices
 }
 
 /// Returns a description of a backbone's quantization, or `None` if weights are read as stored.
 pub fn describe_quantization(config: &Config) -> Option<String> {
-    let to = config.rounded?;
+    let weight_type = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    quantized_matrices(config, to)
+    quantized_matrices(config, weight_type)
         .into_iter()
         .for_each(|(_, dtype)| *counts.entry(ggml_type_name(dtype)).or_default() += 1);
     let counts: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} to {dtype}")).collect();
-    Some(format!("weights rounded to {} (matrices: {})", to.name(), counts.join(", ")))
+    Some(format!("weights rounded to {} (matrices: {})", weight_type.name(), counts.join(", ")))
 }
 
-/// A tensor in a layer, as stored in weight files.
+/// Tensor of a layer as stored in weight files. It may concatenate several [`Part`]s, which are the tensors that the
+/// decoder requests.
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// Names and row counts of the requested tensors that this stored tensor concatenates.
+    /// Names and row counts of the requested tensors in this tensor, in the order of their rows.
     pub(crate) holds: Vec<(String, usize)>,
     /// Sublayer whose branch ends with this projection, into which operators on the branch are folded.
     pub(crate) ends: Option<Sublayer>,
@@ -196,9 +197,9 @@ pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
     };
     let mut stored: Vec<StoredPart> = Vec::new();
     for (part, shape) in &parts {
-        if let Some((name, all)) = fused.iter().find(|(_, all)| all.contains(part)) {
-            if all[0] == *part {
-                let holds: Vec<(String, usize)> = all
+        if let Some((name, members)) = fused.iter().find(|(_, members)| members.contains(part)) {
+            if members[0] == *part {
+                let holds: Vec<(String, usize)> = members
                     .iter()
                     .filter_map(|part| parts.iter().find(|(known, _)| known == part))
                     .map(|(part, shape)| (part.clone(), shape[0]))
@@ -244,13 +245,13 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     let c = config.hidden;
     let f = experts.width;
     let count = experts.count;
-    let (file, stacked) = match GATED_PROJECTIONS.iter().position(|matrix_name| *matrix_name == matrix) {
+    let (matrix_index, stacked) = match GATED_PROJECTIONS.iter().position(|matrix_name| *matrix_name == matrix) {
         Some(half) => (half, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + half) * f)),
         None => (2, ("down_proj", vec![count, c, f], index * c)),
     };
-    let (all, shape, first) = stacked;
-    let name = format!("{}.{number}.{}", names.experts, names.matrices[file]);
-    (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
+    let (stacked_name, shape, first) = stacked;
+    let name = format!("{}.{number}.{}", names.experts, names.matrices[matrix_index]);
+    (name, Some((format!("{MLP}.experts.{stacked_name}"), shape, first)))
 }
 
 /// Reads the weight of a norm. If the architecture's norms multiply by `1 + weight`, adds 1 to the stored values.

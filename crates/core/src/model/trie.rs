@@ -7,13 +7,14 @@ use std::time::Instant;
 use super::program::{Program, Step, StepIdentity};
 use crate::error::Result;
 
-/// Model whose steps a trie can run. Engines and test models implement it.
+/// Model whose steps a [`Trie`] can run. Its state between steps is the residual stream. Engines and test models
+/// implement it.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) that the current and the next steps need, for prefetching.
+    /// Announces the weights ([`Step::weight_index`]) that the current and the next steps need, for prefetching.
     fn announce_weights(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
@@ -61,7 +62,7 @@ struct TrieNode {
     needs_only_scored_rows: bool,
 }
 
-/// A prefix tree of programs. Its root, node 0, is `Embed`.
+/// Prefix tree of [`Program`]s. Its root, node 0, is `Embed`.
 #[derive(Debug)]
 pub struct Trie {
     nodes: Vec<TrieNode>,
@@ -262,7 +263,7 @@ impl Trie {
                     .enumerate()
                     .filter(|(_, candidate)| held.len() < max_states || Rc::strong_count(&candidate.state) == 1);
                 let next =
-                    steps.min_by_key(|(_, candidate)| (self.nodes[candidate.node].step.weights(), candidate.node));
+                    steps.min_by_key(|(_, candidate)| (self.nodes[candidate.node].step.weight_index(), candidate.node));
                 next.map_or(ready.len() - 1, |(index, _)| index)
             },
             model,
@@ -292,7 +293,7 @@ impl Trie {
             let PendingStep { node, state } = ready.remove(choose(&ready));
             let TrieNode { step, children, ending_programs, .. } = &self.nodes[node];
             let started = Instant::now();
-            let now = step.weights();
+            let now = step.weight_index();
             model.announce_weights(
                 now,
                 self.next_weights(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
@@ -330,7 +331,7 @@ impl Trie {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {
                 loop {
-                    match self.nodes[node].step.weights() {
+                    match self.nodes[node].step.weight_index() {
                         Some(weights) if Some(weights) != now => return Some(weights),
                         _ => node = *self.nodes[node].children.first()?,
                     }

@@ -17,6 +17,7 @@ use super::tensors::{self, Part, layer_parts};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
+/// Weights that are loaded and evicted as a unit.
 pub(super) enum ModelPart {
     Layer(Layer),
     Expert(GatedMlp),
@@ -62,6 +63,7 @@ pub(super) struct WeightCache {
     embedding_factor: Option<f32>,
 }
 
+/// Location of the parts: all in memory, or in files and a cache of limited size.
 #[derive(Clone)]
 enum Storage {
     InMemory {
@@ -126,7 +128,7 @@ impl WeightCache {
         }
     }
 
-    /// Announces the layers needed now and next, and loads the next layer in the background.
+    /// Starts loading the weights of the current and the next step in the background, unless all weights are in memory.
     pub(super) fn announce_weights(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (Storage::OnDemand { cache, .. }, Some(next)) = (&self.storage, next) {
             // An index past the last layer denotes the head.
@@ -214,7 +216,7 @@ impl ModelPart {
     }
 }
 
-/// Part of a backbone, as identified by a part number.
+/// Layer, expert or head that a part number identifies.
 pub(super) enum NamedPart {
     Layer(usize),
     /// Layer index, and index of the expert within the layer.

@@ -82,12 +82,13 @@ impl Weights {
         Ok(Self { folder, shards, shard_index, checked, aliases, quantized })
     }
 
-    /// Returns the paths of the weight files in a folder, for hashing.
+    /// Returns the paths of the weight files in a folder. For a GGUF file, returns its own path.
     pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         Ok(find_weight_files(folder)?.0)
     }
 
-    /// Checks that a tensor exists and has the given shape and a float type. Does not read its data.
+    /// Checks that a tensor exists and has the given shape and a float type, without reading its data. Records the
+    /// tensor as used, for [`Self::finish`].
     ///
     /// # Errors
     /// Fails with an error that names the file and tensor.
@@ -248,8 +249,8 @@ impl Weights {
         Ok(StoredTensor { shard, name, info, first, float: quantized.map_or(float, |_| Float::F32), quantized })
     }
 
-    /// Checks that every stored tensor was checked or is accepted by `ignorable`. An ignored bias, for example, would
-    /// silently give wrong results.
+    /// Fails if a stored tensor was not checked, unless `ignorable` accepts its name. An ignored bias, for example,
+    /// would silently give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let unused: Vec<&str> = self
             .shard_index
@@ -278,7 +279,7 @@ impl Weights {
 /// Tensor name and shard file name for each entry in an index.
 type ShardIndex = Vec<(String, String)>;
 
-/// Returns the paths of the weight files in a folder, and the shard index if there is one.
+/// Finds the weight files in a folder, and reads the shard index if there is one. Fails if a listed shard is missing.
 fn find_weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));

@@ -21,8 +21,8 @@ const LAYER_TYPES_KEY: &str = "layer_types";
 const FULL_ATTENTION: &str = "full_attention";
 const SLIDING_ATTENTION: &str = "sliding_attention";
 
-/// Returns the sliding-window width of each layer, or `None` for full attention. `rotated` specifies which layers have
-/// a rotary embedding.
+/// Parses the sliding-window width of each layer, which is `None` for full attention. `rotated` specifies which layers
+/// have a rotary embedding.
 ///
 /// # Errors
 /// Fails if an entry is invalid, or if transformers does not support the windows for the architecture.

@@ -28,7 +28,7 @@ pub(super) struct Layout {
     pub(super) piece_tokens: usize,
 }
 
-/// Complete trees of a batch that run together.
+/// Complete trees (root segments with their continuations) that run together.
 pub(super) struct Piece {
     /// Rows of the batch in this piece.
     pub(super) rows: Range<usize>,
@@ -80,8 +80,8 @@ pub(super) struct Rows {
 /// Batch rows that a query attends to: its prefix, and its segment up to the query itself.
 type AttendedRows = (Range<usize>, Range<usize>);
 
-/// Number of keys, and the rows that each query attends to, relative to the first key. Blocks with equal shapes form
-/// groups.
+/// Number of keys, and for each query the start and end of its prefix, and the start and end of the visible rows in its
+/// segment, relative to the first key. Blocks with equal shapes form groups.
 type GroupShape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
@@ -94,6 +94,7 @@ struct Block {
 pub(super) struct LayoutParams<'a> {
     /// Maximum number of scores in a group.
     pub(super) max_scores: usize,
+    /// Distinct sliding windows of the layers.
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "used only by CUDA kernels"))]
@@ -104,14 +105,14 @@ pub(super) struct LayoutParams<'a> {
 impl Layout {
     pub(super) fn new(batch: &Batch, piece_tokens: usize, params: LayoutParams<'_>) -> Result<Self> {
         let trees = find_trees(batch);
-        let seen = attended_rows(batch);
+        let attended_rows = attended_rows(batch);
         let mut pieces = Vec::new();
         let mut first = 0;
         while first < trees.len() {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], &seen, params)?);
+            pieces.push(Piece::new(batch, &trees[first..last], &attended_rows, params)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
@@ -136,17 +137,22 @@ impl Layout {
 }
 
 impl Piece {
-    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[AttendedRows], params: LayoutParams<'_>) -> Result<Self> {
+    fn new(
+        batch: &Batch,
+        trees: &[Range<usize>],
+        attended_rows: &[AttendedRows],
+        params: LayoutParams<'_>,
+    ) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
         let cos_sin = params.rotaries.map_used(|rotary| {
-            let (table, table_rows) = rotary.batch_rows(batch)?;
+            let (table, table_rows) = rotary.batch_table(batch)?;
             rope::cos_sin_tensors(&table, &table_rows[rows.clone()], params.device)
         })?;
         #[cfg(feature = "cuda")]
-        if let Some(attended) = AttendedRanges::new(seen, rows.clone(), params.head_dim, params.device)? {
+        if let Some(attended) = AttendedRanges::new(attended_rows, rows.clone(), params.head_dim, params.device)? {
             return Ok(Self { rows, cos_sin, blocks: Blocks::default(), attended: Some(attended) });
         }
-        let blocks = group_blocks(&divide_into_blocks(trees), seen, &rows, params)?;
+        let blocks = group_blocks(&divide_into_blocks(trees), attended_rows, &rows, params)?;
         Ok(Self {
             rows,
             cos_sin,
@@ -160,7 +166,7 @@ impl Piece {
 /// Groups blocks by shape and mask.
 fn group_blocks(
     blocks: &[Block],
-    seen: &[AttendedRows],
+    attended_rows: &[AttendedRows],
     rows: &Range<usize>,
     params: LayoutParams<'_>,
 ) -> Result<Blocks> {
@@ -172,7 +178,7 @@ fn group_blocks(
                 .queries
                 .clone()
                 .map(|row| {
-                    let (prefix, visible) = &seen[row];
+                    let (prefix, visible) = &attended_rows[row];
                     let first = block.keys.start;
                     // Normalize empty prefixes so that they compare equal.
                     let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
@@ -216,9 +222,9 @@ impl Rows {
     fn new(ranges: Vec<Range<usize>>, device: &Device) -> Result<Self> {
         let first = ranges[0].clone();
         let blocks = ranges.len();
-        let all = ranges.into_iter().flatten().map(|row| row as u32).collect::<Vec<_>>();
-        let length = all.len();
-        let index = (blocks > 1).then(|| Tensor::from_vec(all, length, device)).transpose()?;
+        let indices = ranges.into_iter().flatten().map(|row| row as u32).collect::<Vec<_>>();
+        let length = indices.len();
+        let index = (blocks > 1).then(|| Tensor::from_vec(indices, length, device)).transpose()?;
         Ok(Self { first, blocks, index })
     }
 
@@ -291,12 +297,14 @@ fn build_mask(
     device: &Device,
 ) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
-    for (row, &(prefix, prefix_end, own_start, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
+    for (row, &(prefix_start, prefix_end, visible_start, visible_end)) in
+        values.chunks_exact_mut(keys.max(1)).zip(queries)
+    {
         // The window first covers the query's own segment. The remaining width covers the end of the prefix.
         let window = window.unwrap_or(usize::MAX);
-        let left = window.saturating_sub(own_end - own_start);
-        row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
-        row[own_start.max(own_end.saturating_sub(window))..own_end].fill(0.0);
+        let left = window.saturating_sub(visible_end - visible_start);
+        row[prefix_start.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
+        row[visible_start.max(visible_end.saturating_sub(window))..visible_end].fill(0.0);
     }
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }

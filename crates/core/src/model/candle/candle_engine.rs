@@ -28,7 +28,7 @@ use crate::model::engine::{
     BatchDivergences, BatchPredictions, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, ResidualStream,
     StreamAdapter, regroup_by_part, run_lockstep, run_parts_in_parallel,
 };
-use crate::model::merged_layer::MergedLayers;
+use crate::model::merged_layer::MergedLayerCache;
 use crate::model::program::Step;
 use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
@@ -59,7 +59,7 @@ impl Placement {
     }
 }
 
-/// A backbone on a candle device.
+/// Backbone on a candle device.
 pub struct CandleEngine {
     config: Config,
     id: EngineId,
@@ -71,7 +71,7 @@ pub struct CandleEngine {
     /// Distinct sliding-window sizes of the layers. `None` means full attention.
     windows: Vec<Option<usize>>,
     operators: OperatorCache,
-    merged: MergedLayers<TensorPart>,
+    merged: MergedLayerCache<TensorPart>,
     /// Maximum number of tokens per piece. Reduced if the device runs out of memory.
     piece_tokens: AtomicUsize,
     notes: Notes,
@@ -106,12 +106,12 @@ impl CandleEngine {
         let device = placement.device.open()?;
         let weights = open_checked_weights(&config, folder)?;
         let cpu = matches!(device, Device::Cpu);
-        let all = weight_bytes(&config, placement.dtype);
+        let total_bytes = weight_bytes(&config, placement.dtype);
         let memory = memory.or_else(|| Some(memory::free_bytes(&device)? / 10 * 9)).unwrap_or(u64::MAX);
         let (piece_tokens, budget) = if cpu {
             (CPU_PIECE_TOKENS, memory)
         } else {
-            memory::split_memory(memory, all, |tokens| memory::estimate_activations(&config, tokens))
+            memory::split_memory(memory, total_bytes, |tokens| memory::estimate_activations(&config, tokens))
         };
         let final_norm = tensors::read_norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
@@ -123,7 +123,7 @@ impl CandleEngine {
         let engine = Self {
             id: placement.id(),
             operators: OperatorCache::new(&device),
-            merged: MergedLayers::default(),
+            merged: MergedLayerCache::default(),
             device,
             dtype: placement.dtype,
             weight_cache,
@@ -139,7 +139,7 @@ impl CandleEngine {
         if !engine.weight_cache.keeps_all() {
             engine.notes.report(format!(
                 "{:.1} GB of weights in {} exceed the {:.1} GB available on {}: layers are loaded on demand",
-                all as f64 / 1e9,
+                total_bytes as f64 / 1e9,
                 placement.dtype.name(),
                 budget as f64 / 1e9,
                 placement.device
@@ -236,19 +236,19 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Computes the branch of a sublayer up to the stage `end`. `seen` computes the attention.
+    /// Computes the branch of a sublayer up to the stage `end`. `context` computes the attention.
     fn compute_branch(
         &self,
         sublayer: Sublayer,
         layer: &LayerTensors,
-        seen: &dyn AttentionContext,
+        context: &dyn AttentionContext,
         x: &Tensor,
         end: SublayerOutput,
     ) -> Result<Tensor> {
         let scores = ops::Scores::from_config(&self.config);
-        let cos_sin = seen.cos_sin(self.rotaries.index(layer.index));
+        let cos_sin = context.cos_sin(self.rotaries.index(layer.index));
         layer.branch(&self.config, sublayer, x, end, cos_sin, |queries, keys, values| {
-            seen.attention([queries, keys, values], layer.window, scores)
+            context.attention([queries, keys, values], layer.window, scores)
         })
     }
 
@@ -418,7 +418,7 @@ impl Engine for CandleEngine {
     }
 
     fn part_tokens(&self) -> usize {
-        // On the CPU, a part is as large as a piece. Other devices process the whole chunk at once, because large
+        // On the CPU, a part has the size of a piece. On other devices, each chunk is a single part, because large
         // products are faster.
         if self.is_cpu() { CPU_PIECE_TOKENS } else { usize::MAX }
     }
@@ -463,13 +463,13 @@ impl Engine for CandleEngine {
 
     fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
         let x = Tensor::from_slice(stream, (batch.tokens(), self.config.hidden), &self.device)?;
-        let stream = self.build_stream(batch, x.to_dtype(self.dtype.tensors())?)?;
+        let stream = self.build_stream(batch, x.to_dtype(self.dtype.candle_dtype())?)?;
         steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
     }
 
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
         let c = self.config.hidden;
-        let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.tensors())?;
+        let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.candle_dtype())?;
         head::logits(&x, self.head_params(), &self.weight_cache.head()?, rows)?.flatten_all()?.rows()
     }
 

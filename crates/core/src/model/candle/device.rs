@@ -119,7 +119,7 @@ fn open_cuda(number: usize) -> candle_core::Result<Device> {
     if let Device::Cuda(device) = &device {
         // SAFETY: all work of this process runs in order on the single stream of this device.
         unsafe { device.disable_event_tracking() };
-        super::memory::keep_freed(device);
+        super::memory::keep_freed_memory(device);
     }
     opened.insert(number, device.clone());
     Ok(device)
@@ -168,10 +168,10 @@ named!(FloatType: F32 = "f32", Bf16 = "bf16", F16 = "f16");
 impl FloatType {
     /// Returns the size of an element in bytes.
     pub(crate) fn bytes(self) -> u64 {
-        self.tensors().size_in_bytes() as u64
+        self.candle_dtype().size_in_bytes() as u64
     }
 
-    pub(super) fn tensors(self) -> DType {
+    pub(super) fn candle_dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::BF16,
@@ -179,7 +179,7 @@ impl FloatType {
         }
     }
 
-    /// Returns the dtype of the stored embedding, or of the output projection if there is no embedding.
+    /// Reads the dtype of the stored embedding, or of the output projection if there is no embedding.
     ///
     /// # Errors
     /// Fails if the weight files cannot be read.

@@ -18,7 +18,8 @@ const MIN_PIECE_TOKENS: usize = 1024;
 /// Maximum number of elements in a large intermediate (attention scores or logits) on a GPU.
 pub(super) const DEVICE_MAX_ELEMENTS: usize = 1 << 26;
 
-/// Returns the number of free bytes on a device, if known.
+/// Returns the number of free bytes on a device, after releasing unused memory of the CUDA pool. Returns `None` for the
+/// CPU, or if the driver fails.
 pub(super) fn free_bytes(device: &Device) -> Option<u64> {
     match device {
         Device::Cpu => None,
@@ -55,12 +56,12 @@ fn memory_pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
 /// Keeps freed memory in the pool until [`free_bytes`] trims it. By default, the driver releases freed memory at every
 /// synchronization, such as after each token, and later allocations have to wait.
 #[cfg(feature = "cuda")]
-pub(super) fn keep_freed(device: &CudaDevice) {
-    let mut all = u64::MAX;
+pub(super) fn keep_freed_memory(device: &CudaDevice) {
+    let mut threshold = u64::MAX;
     if let Some(pool) = memory_pool(device) {
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: the pool belongs to the device, and the attribute is a `u64`. Ignoring a failure only costs speed.
-        let _ = unsafe { mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut all).cast()) };
+        let _ = unsafe { mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut threshold).cast()) };
     }
 }
 

@@ -61,30 +61,30 @@ impl LayerTensors {
     }
 }
 
-fn merge_matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>) -> Result<Tensor> {
-    let tensors = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
+fn merge_matrix(sources: &Sources<'_>, select: impl Fn(&LayerTensors) -> Result<&Tensor>) -> Result<Tensor> {
+    let tensors = sources.iter().map(|&(factor, layer)| Ok((factor, select(layer)?)));
     weighted_sum(&tensors.collect::<Result<Vec<_>>>()?)
 }
 
 /// Merges each vector across the source layers. A vector that no source layer has stays `None`.
 fn merge_vectors<const N: usize>(
     sources: &Sources<'_>,
-    part: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,
+    select: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,
 ) -> Result<[Option<Tensor>; N]> {
     let mut merged = [const { None }; N];
     for (index, merged) in merged.iter_mut().enumerate() {
-        *merged = merge_vector(sources, |layer| Ok(part(layer)?[index].as_ref()))?;
+        *merged = merge_vector(sources, |layer| Ok(select(layer)?[index].as_ref()))?;
     }
     Ok(merged)
 }
 
 fn merge_vector(
     sources: &Sources<'_>,
-    part: impl Fn(&LayerTensors) -> Result<Option<&Tensor>>,
+    select: impl Fn(&LayerTensors) -> Result<Option<&Tensor>>,
 ) -> Result<Option<Tensor>> {
     let mut tensors = Vec::new();
     for &(factor, layer) in sources {
-        tensors.extend(part(layer)?.map(|tensor| (factor, tensor)));
+        tensors.extend(select(layer)?.map(|tensor| (factor, tensor)));
     }
     if tensors.is_empty() { Ok(None) } else { weighted_sum(&tensors).map(Some) }
 }

@@ -1,4 +1,4 @@
-//! Operators on a device.
+//! Application of operators on a device, with a cache of their device copies.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,7 +51,8 @@ impl OperatorCache {
         }
     }
 
-    /// Returns a copy of the operator on the device.
+    /// Returns the operator in device memory, copying it on first use. Empties the cache if the copy would exceed
+    /// [`MAX_CACHED_BYTES`].
     fn on_device(&self, operator: &Arc<Operator>) -> Result<Arc<Operator>> {
         if self.device.is_cpu() {
             return Ok(Arc::clone(operator));

@@ -92,14 +92,14 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]` at each row's position; result `[rows, heads, D]`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let all = x.dim(D::Minus1)?;
+    let head_dim = x.dim(D::Minus1)?;
     let half = cos.dim(D::Minus1)?;
     #[cfg(feature = "cuda")]
-    if all == 2 * half && cuda::supports(&[x, cos, sin]) {
+    if head_dim == 2 * half && cuda::supports(&[x, cos, sin]) {
         return cuda::rotate(x, cos, sin);
     }
     let input = widen(x)?;
-    if all == 2 * half && fused::supports(&[&input, cos, sin]) {
+    if head_dim == 2 * half && fused::supports(&[&input, cos, sin]) {
         return Ok(fused::rotate(&input, cos, sin)?.to_dtype(x.dtype())?);
     }
     let a = input.narrow(D::Minus1, 0, half)?;
@@ -110,8 +110,8 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
     let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
     let mut parts = vec![first, second];
-    if all > 2 * half {
-        parts.push(input.narrow(D::Minus1, 2 * half, all - 2 * half)?);
+    if head_dim > 2 * half {
+        parts.push(input.narrow(D::Minus1, 2 * half, head_dim - 2 * half)?);
     }
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
@@ -138,7 +138,7 @@ fn subtract_row_max(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
-/// Computes grouped-query attention for several blocks of the same shape.
+/// Computes grouped-query attention for several blocks of queries and keys, all of one shape and with one mask.
 ///
 /// # Shapes
 /// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 for
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_matches_its_definition_in_every_dtype() {
+    fn reductions_match_their_definition_in_every_dtype() {
         // Expect 1/2048 and −ln 2048 for 2048 equal entries. A bf16 accumulator would stop at 256.
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();

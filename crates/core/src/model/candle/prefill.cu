@@ -207,8 +207,8 @@ __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
                : "memory");
 }
 
-// Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread stores values of two queries with
-// a distance of 8 rows.
+// Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread stores values of two queries that
+// are 8 rows apart.
 template <int D, typename N>
 __device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *sight,
                              half_t *out, unsigned rows, unsigned heads, unsigned shared, unsigned width,

@@ -114,7 +114,7 @@ fn config_entries(config: &Config) -> Result<Map<String, Value>> {
     let experts = config.experts;
     let scalar = (1.0 / f64::from(config.scale).powi(2)).round();
     let activation = if gemma { "gelu_pytorch_tanh" } else { "silu" };
-    let all = json!({
+    let config_json = json!({
         "attention_bias": biases.inputs, "head_dim": head_dim, "hidden_size": hidden,
         "hidden_act": activation, "hidden_activation": activation,
         "intermediate_size": config.intermediate, "num_attention_heads": heads, "num_key_value_heads": config.kv_heads,
@@ -131,7 +131,7 @@ fn config_entries(config: &Config) -> Result<Map<String, Value>> {
         "num_experts_per_tok": experts.map(|experts| experts.used),
         "moe_intermediate_size": experts.map(|experts| experts.width),
     });
-    match all {
+    match config_json {
         Value::Object(map) => Ok(map),
         _ => Err(Error::job("the config is not an object")),
     }
@@ -158,7 +158,7 @@ fn reject_unsupported(config: &Config) -> Result<()> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, biases, .. } = config;
     let input_biases = Biases { inputs: true, ..Biases::default() };
-    let biased = match class {
+    let supports_biases = match class {
         "Qwen2ForCausalLM" => *biases == input_biases,
         "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
         _ => !biases.mlp && biases.inputs == biases.output,
@@ -173,7 +173,7 @@ fn reject_unsupported(config: &Config) -> Result<()> {
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
         return Err(unsupported_error(&format!("attention scales other than 1/√head_dim for {class}")));
     }
-    if !biased {
+    if !supports_biases {
         return Err(unsupported_error(&format!("this combination of biases for {class}")));
     }
     let one_table = config.tied_embeddings;
@@ -195,6 +195,6 @@ fn reject_unsupported(config: &Config) -> Result<()> {
     Ok(())
 }
 
-fn unsupported_error(what: &str) -> Error {
-    Error::bad_input(format!("candle-transformers does not support {what}"))
+fn unsupported_error(property: &str) -> Error {
+    Error::bad_input(format!("candle-transformers does not support {property}"))
 }

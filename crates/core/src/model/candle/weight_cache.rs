@@ -21,8 +21,8 @@ use crate::model::tensor_name::{
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
 
-/// Entry of the cache. Matrices have the layout of weight files, `[out, in]`, and the engine's float type. Norms and
-/// biases are f32.
+/// Part of the weights that is loaded and evicted as a unit: a layer or a vocabulary table. Matrices have the layout of
+/// weight files, `[out, in]`, and the engine's float type. Norms and biases are f32.
 pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
     /// The output projection or the embedding, `[vocab, C]`.
@@ -47,14 +47,14 @@ pub struct LayerTensors {
     pub window: Option<usize>,
 }
 
-/// The MLP of a layer.
+/// Weights of a layer's MLP.
 pub enum MlpTensors {
     Dense(GatedTensors),
     /// Mixture of experts: settings, router `[E, C]` and experts.
     Experts(Experts, Tensor, Vec<GatedTensors>),
 }
 
-/// A gated MLP.
+/// Weights of a gated MLP.
 pub struct GatedTensors {
     pub gate: Tensor, // [F, C]
     pub up: Tensor,   // [F, C]
@@ -63,7 +63,8 @@ pub struct GatedTensors {
     pub biases: [Option<Tensor>; 3],
 }
 
-/// Weights of a backbone on a device, in numbered parts: the layers, the head, and the embedding unless it is tied.
+/// Cached weights of a backbone on a device, in numbered parts: the layers, the head, and the embedding unless it is
+/// tied.
 pub(super) struct WeightCache {
     cache: Cache<TensorPart>,
     source: Arc<WeightSource>,
@@ -83,18 +84,18 @@ struct WeightSource {
 /// is not tied.
 fn part_sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     let mut part_sizes: Vec<u64> = (0..config.layers)
-        .map(|layer| stored_bytes(Products::F32.bytes() * config.layer_weight_count(layer), dtype))
+        .map(|layer| bytes_in_dtype(Products::F32.bytes() * config.layer_weight_count(layer), dtype))
         .collect();
     part_sizes.extend(vec![
-        stored_bytes(config.head_bytes(Products::F32), dtype);
+        bytes_in_dtype(config.head_bytes(Products::F32), dtype);
         if config.tied_embeddings { 1 } else { 2 }
     ]);
     part_sizes
 }
 
 /// Converts the size of f32 values in bytes to their size in another float type.
-fn stored_bytes(bytes: u64, dtype: FloatType) -> u64 {
-    bytes / 4 * dtype.bytes()
+fn bytes_in_dtype(f32_bytes: u64, dtype: FloatType) -> u64 {
+    f32_bytes / 4 * dtype.bytes()
 }
 
 /// Returns the size of all weights on a device in bytes.
@@ -134,7 +135,7 @@ impl WeightCache {
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Announces the layers needed now and next, and loads the next layer in the background.
+    /// Starts loading the weights of the current and the next step in the background, unless all weights are cached.
     pub(super) fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // An index past the last layer denotes the head.
@@ -168,7 +169,7 @@ impl WeightCache {
         if let Some(factor) = embedding_factor(config, weights) {
             rows.iter_mut().for_each(|x| *x *= factor);
         }
-        Ok(Tensor::from_vec(rows, (ids.len(), config.hidden), device)?.to_dtype(dtype.tensors())?)
+        Ok(Tensor::from_vec(rows, (ids.len(), config.hidden), device)?.to_dtype(dtype.candle_dtype())?)
     }
 
     fn cached_table(&self, part: usize) -> Result<Tensor> {
@@ -203,7 +204,7 @@ impl WeightSource {
     /// Loads a layer.
     ///
     /// # Errors
-    /// Fails if a tensor cannot be read. The message names the file and the tensor.
+    /// Fails if a tensor cannot be read or a weight overflows f16. The message names the tensor.
     fn load_layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
         let parts = layer_parts(config, index);
@@ -211,7 +212,7 @@ impl WeightSource {
         // A dropped sublayer has empty matrices, which no step uses.
         let matrix = |part: &str| match shape(part) {
             Some(dims) => self.load_tensor(&name(index, part), dims, self.dtype),
-            None => Ok(Tensor::zeros(0, self.dtype.tensors(), &self.device)?),
+            None => Ok(Tensor::zeros(0, self.dtype.candle_dtype(), &self.device)?),
         };
         // Biases and norms exist only in some architectures.
         let vector =
@@ -266,7 +267,7 @@ impl WeightSource {
                 .found(format!("{} at element {index} of {shape:?}", values[index]))
                 .hint("use --dtype bf16 or f32"));
         }
-        Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.tensors())?)
+        Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.candle_dtype())?)
     }
 }
 

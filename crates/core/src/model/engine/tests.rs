@@ -19,7 +19,7 @@ impl AddingEngine {
         Self { config: Config::read_file(&file).unwrap(), copied: Arc::default() }
     }
 
-    pub(crate) fn copied(&self) -> usize {
+    pub(crate) fn copy_count(&self) -> usize {
         self.copied.load(SeqCst)
     }
 }

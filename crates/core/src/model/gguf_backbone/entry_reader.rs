@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::super::architecture::{AttentionBias, GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
 use super::{
-    NEUTRAL_ENTRIES, ROPE_FACTORS, divisors_of, missing_key_error, read_architecture, read_count, read_deci_layers,
+    NEUTRAL_ENTRIES, ROPE_FACTORS, llama3_divisors, missing_key_error, read_architecture, read_count, read_deci_layers,
     read_head_dim, scale_in_gguf,
 };
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub(in crate::model) fn read_config(file: &Gguf) -> Result<Map<String, Value>> {
     let shape = LayerShape::read(&reader, deci.as_ref())?;
     let head_dim = shape.head_dim;
     let is_partial = architecture.rope == RopeEntries::Partial;
-    let rotary_width = reader.rotary_width(head_dim, is_partial)?;
+    let rotary_width = reader.read_rotary_width(head_dim, is_partial)?;
     let embedding = find_embedding(file)?;
     let epsilon = reader.key("attention.layer_norm_rms_epsilon");
     let found = file.number(&epsilon)?;
@@ -87,7 +87,7 @@ fn find_embedding(file: &Gguf) -> Result<&GgufTensor> {
     })
 }
 
-/// Head counts and widths, which are the same in all layers.
+/// Head counts and widths, which are the same in all complete layers.
 struct LayerShape {
     heads: u64,
     kv_heads: u64,
@@ -130,9 +130,9 @@ impl EntryReader<'_> {
         read_count(self.file, &self.key(name))
     }
 
-    /// Returns the number of channels per head that RoPE rotates. Rejects files in which keys and values differ in
-    /// width. RoPE must rotate the whole head unless `is_partial` is set (Phi-3).
-    fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
+    /// Reads the number of channels per head that RoPE rotates. Rejects files in which keys and values differ in width.
+    /// RoPE must rotate the whole head unless `is_partial` is set (Phi-3).
+    fn read_rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
         let file = self.file;
         let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);
         let rotary_width = if is_partial && rotated <= head_dim { rotated } else { head_dim };
@@ -266,7 +266,7 @@ fn scaling_from_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     for context in contexts {
         for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {
             let factor = f64::from(largest);
-            let found = divisors_of(theta, divisors.len(), [factor, low, high, context]);
+            let found = llama3_divisors(theta, divisors.len(), [factor, low, high, context]);
             if divisors.iter().zip(&found).all(|(one, other)| (f64::from(*one) - other).abs() <= 1e-6 * other) {
                 return json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                     "original_max_position_embeddings": context as u64});

@@ -95,7 +95,7 @@ impl Model for WeightOrderModel {
     }
 
     fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
-        self.weights.borrow_mut().extend(step.weights());
+        self.weights.borrow_mut().extend(step.weight_index());
         let mut max = self.max_states.borrow_mut();
         // Do not count the model's own reference.
         *max = (*max).max(Rc::strong_count(&self.held) - 1);
@@ -107,10 +107,11 @@ impl Model for WeightOrderModel {
     }
 }
 
-/// Returns how often the weights change during a run of the trie, and the maximum number of states kept.
-fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
+/// Returns how often a layer-wise run loads weights if only those of the current step stay in memory, and the maximum
+/// number of states kept.
+fn count_loads(programs: &[Program], max_states: usize) -> (usize, usize) {
     let order = WeightOrderModel::default();
-    Trie::new(programs).run_by_layer(max, &order, &(), &mut ()).unwrap();
+    Trie::new(programs).run_by_layer(max_states, &order, &(), &mut ()).unwrap();
     let mut weights = order.weights.into_inner();
     weights.dedup();
     (weights.len(), order.max_states.into_inner())
@@ -118,9 +119,9 @@ fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
 
 #[test]
 fn layerwise_run_loads_every_layer_once() {
-    // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
+    // Weights are loaded once for each of the six layers and once for the head. Up to four states are kept, because
     // three of the four paths branch off after layer 1.
-    assert_eq!(count_changes(&programs(), 4), (7, 4));
+    assert_eq!(count_loads(&programs(), 4), (7, 4));
     let depth_first = WeightOrderModel::default();
     Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
     let mut weights = depth_first.weights.into_inner();
@@ -134,10 +135,10 @@ fn layerwise_run_respects_the_state_limit() {
     // The dense program, and twelve programs that each omit one layer.
     let mut trials = vec![Program::dense(12)];
     trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
-    assert_eq!(count_changes(&trials, 99).0, 13, "each layer, and the head");
+    assert_eq!(count_loads(&trials, 99).0, 13, "each layer, and the head");
     for max_states in [1, 2, 3, 5, 8] {
-        let (changes, held) = count_changes(&trials, max_states);
-        assert!(held <= max_states.max(2) + 1 && changes > 13, "{max_states}: {held} kept, {changes} changes");
+        let (loads, held) = count_loads(&trials, max_states);
+        assert!(held <= max_states.max(2) + 1 && loads > 13, "{max_states}: {held} kept, {loads} loads");
     }
     for max_states in [1, 3, 99] {
         assert!(

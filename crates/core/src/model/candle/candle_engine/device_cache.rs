@@ -198,7 +198,7 @@ impl CachedModel for CandleEngine {
 
     fn allocate_block(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
         let shape = [nodes.len(), 2, capacity, self.config.kv_heads, self.config.head_dim];
-        let tensor = Tensor::zeros(&shape, self.dtype.tensors(), &self.device)?;
+        let tensor = Tensor::zeros(&shape, self.dtype.candle_dtype(), &self.device)?;
         let key_values = KeyValues {
             nodes: nodes.into(),
             #[cfg(feature = "cuda")]

@@ -139,7 +139,7 @@ fn half_precision_is_close_but_not_equal_to_f32() {
     }
 }
 
-/// Writes a backbone whose MLP in layer 2 is scaled by `factor`.
+/// Writes a backbone whose down projection in layer 2 is multiplied by `factor`.
 fn write_scaled_backbone(factor: f64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("llama-gqa").join("config.json"), folder.path().join("config.json")).unwrap();

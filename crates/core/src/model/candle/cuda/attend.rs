@@ -20,7 +20,7 @@ pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 const LOAD_CHANNELS: usize = 8;
 
 /// Returns the index of the kernel width for heads of width `head_dim`, or `None` if no kernel supports it.
-pub(super) fn width_of(head_dim: usize) -> Option<usize> {
+pub(super) fn kernel_width_index(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOAD_CHANNELS))
 }
 
@@ -29,7 +29,7 @@ const MAX_HEADS_PER_BLOCK: usize = 8;
 /// Minimum number of thread blocks that keeps a GPU busy.
 const MIN_BLOCKS: usize = 512;
 
-/// Location of one block's keys and values on the device.
+/// Device address of one KV cache block's keys and values.
 pub(in crate::model::candle) struct BlockAddress {
     /// Trie nodes of the attention steps whose keys and values the block stores.
     pub(in crate::model::candle) nodes: Arc<[usize]>,
@@ -52,7 +52,8 @@ pub(in crate::model::candle) struct VisibleBlocks {
 }
 
 impl VisibleBlocks {
-    /// Creates the table. Returns `None` if the device is not a CUDA device or the head width is unsupported.
+    /// Creates the table for new rows. Returns `None` if the device is not a CUDA device or the head width is
+    /// unsupported.
     pub(in crate::model::candle) fn new(
         runs: &[RunPlacement<'_>],
         head_dim: usize,
@@ -60,7 +61,7 @@ impl VisibleBlocks {
         block_address: impl Fn(BlockId) -> Option<BlockAddress>,
     ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
-        if width_of(head_dim).is_none() {
+        if kernel_width_index(head_dim).is_none() {
             return Ok(None);
         }
         let mut table = Vec::new();
@@ -139,7 +140,7 @@ pub(in crate::model::candle) fn attend(
     apply_ternary(operation, operands)
 }
 
-/// Returns the device address of a contiguous CUDA tensor.
+/// Returns the device address of a contiguous CUDA tensor, or 0 for other tensors.
 pub(in crate::model::candle) fn device_address(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
@@ -163,7 +164,7 @@ impl TernaryOp for Attend<'_> {
 
     fn run<T: Number>(&self, [queries, keys, values]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
-        let (_, shared, _) = keys.1.shape().dims3()?;
+        let (_, kv_heads, _) = keys.1.shape().dims3()?;
         if rows != self.visible.rows {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.visible.rows)));
         }
@@ -177,17 +178,17 @@ impl TernaryOp for Attend<'_> {
             &values.view::<T>()?,
             &self.visible.table,
             &self.addresses.table,
-            &((shared * width) as u32)
+            &((kv_heads * width) as u32)
         );
         // Group query heads that share keys as long as enough thread blocks remain to fill the GPU.
-        let together = [MAX_HEADS_PER_BLOCK, 4, 2]
+        let heads_per_block = [MAX_HEADS_PER_BLOCK, 4, 2]
             .into_iter()
-            .find(|divisor| (heads / shared).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)
+            .find(|divisor| (heads / kv_heads).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)
             .unwrap_or(1);
-        let kernel_width = width_of(width).map_or(0, |index| WIDTHS[index]);
+        let kernel_width = kernel_width_index(width).map_or(0, |index| WIDTHS[index]);
         launch!(
             kernel(device, &format!("attend_{}_{kernel_width}", T::NAME)),
-            rows * heads / together,
+            rows * heads / heads_per_block,
             THREADS,
             &queries.view::<T>()?,
             &self.visible.table,
@@ -195,8 +196,8 @@ impl TernaryOp for Attend<'_> {
             &out,
             &(rows as u32),
             &(heads as u32),
-            &(together as u32),
-            &(shared as u32),
+            &(heads_per_block as u32),
+            &(kv_heads as u32),
             &(width as u32),
             &(self.window.min(u32::MAX as usize) as u32),
             &(self.scores.scale as f32),

@@ -1,4 +1,4 @@
-//! Attention among the rows of a piece (prefill).
+//! Attention among the rows of a [`Piece`](crate::model::candle::batch_layout::Piece) (prefill).
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKer
 use candle_core::cuda_backend::cudarc::nvrtc::CompileOptions;
 use candle_core::{Device, Error as Failed, Tensor};
 
-use super::attend::{WIDTHS, width_of};
+use super::attend::{WIDTHS, kernel_width_index};
 use super::kernel::{CompileResult, Kernel, compile, load_kernel};
 use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::Result;
@@ -24,7 +24,8 @@ const QUERIES: usize = 64;
 /// Returns a kernel from `prefill.cu`, compiled for one head width.
 fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
     static KERNELS: [OnceLock<CompileResult>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
-    let index = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
+    let index =
+        kernel_width_index(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
     let compiled = KERNELS[index].get_or_init(|| {
         let options = CompileOptions {
             options: vec![format!("-DWIDTH={}", WIDTHS[index])],
@@ -45,21 +46,21 @@ pub(in crate::model::candle) struct AttendedRanges {
 }
 
 impl AttendedRanges {
-    /// Builds the table for a piece that consists of the batch rows `rows`. `seen[i]` contains the rows that batch row
-    /// `i` attends to: its prefix, and its segment up to and including itself. Returns `None` for devices and head
-    /// widths that the kernels do not support.
+    /// Builds the table for a piece that consists of the batch rows `rows`. `attended_rows[i]` contains the rows that
+    /// batch row `i` attends to: its prefix, and its segment up to and including itself. Returns `None` for devices and
+    /// head widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
-        seen: &[(Range<usize>, Range<usize>)],
+        attended_rows: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
         head_dim: usize,
         device: &Device,
     ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
         let capability = device.cuda_stream().context().compute_capability().w()?;
-        if width_of(head_dim).is_none() || capability < MIN_CAPABILITY.0 {
+        if kernel_width_index(head_dim).is_none() || capability < MIN_CAPABILITY.0 {
             return Ok(None);
         }
-        let table: Vec<u32> = seen[rows.clone()]
+        let table: Vec<u32> = attended_rows[rows.clone()]
             .iter()
             .flat_map(|(prefix, visible)| {
                 let [first, end] =
@@ -96,7 +97,7 @@ impl TernaryOp for Prefill<'_> {
 
     fn run<T: Number>(&self, [queries, keys, values]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
-        let (_, shared, _) = keys.1.shape().dims3()?;
+        let (_, kv_heads, _) = keys.1.shape().dims3()?;
         if rows != self.attended.rows {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.attended.rows)));
         }
@@ -114,7 +115,7 @@ impl TernaryOp for Prefill<'_> {
             &out,
             &(rows as u32),
             &(heads as u32),
-            &(shared as u32),
+            &(kv_heads as u32),
             &(width as u32),
             &(self.window.min(u32::MAX as usize) as u32),
             &(self.scores.scale as f32),
