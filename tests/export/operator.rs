@@ -84,11 +84,12 @@ fn unexportable_repairs_are_rejected_before_any_work() {
     let world = World::new();
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
-        let words = ["a constant, or a map of the normalized stream", "a map of the stream itself", "--to FOLDER"];
+        let words =
+            ["a constant, or a map of the normalized stream", "a linear map of the residual stream", "--to FOLDER"];
         assert_rejected(&world, "depth/1", recovery, &gguf, &words);
     }
     let linear = ["--gguf", "f16", "--set", "criterion=nbl", "--set", "depth={attention: 1}"];
-    assert_rejected(&world, "nbl-attention-1", "nbl", &linear, &["a map of the stream itself", "--to FOLDER"]);
+    assert_rejected(&world, "nbl-attention-1", "nbl", &linear, &["a linear map of the residual stream", "--to FOLDER"]);
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/qwen3").join(file), world.path("backbone").join(file)).unwrap();
     }

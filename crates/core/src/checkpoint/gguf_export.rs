@@ -19,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::Scaling;
-use crate::model::gguf_backbone::{ROPE_FACTORS, has_one_more, is_interleaved, llama3_divisors, scale_in_gguf};
+use crate::model::gguf_backbone::{
+    ROPE_FACTORS, attention_scale_in_gguf, is_interleaved, is_offset_by_one, llama3_divisors,
+};
 use crate::model::{Config, FloatType};
 
 /// Name and additional metadata entries of a GGUF file.
@@ -69,7 +71,7 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
         let found = if (index + 1) % every == 0 { "a rotary embedding" } else { "no rotary embedding" };
         return Err(unsupported_error(&expected, format!("{found} in remaining layer {index}")));
     }
-    let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
+    let scale = attention_scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
         return Err(unsupported_error(
             &format!("attention scores scaled by {scale}, as in llama.cpp"),
@@ -202,7 +204,7 @@ impl Layout {
         write_bytes: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut bytes = Vec::new();
-        let adds_one = has_one_more(config.architecture, &tensor.name);
+        let adds_one = is_offset_by_one(config.architecture, &tensor.name);
         let mut write = |values: &[f32]| {
             if adds_one {
                 let shifted: Vec<f32> = values.iter().map(|value| value + 1.0).collect();

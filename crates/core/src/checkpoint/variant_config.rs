@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached_form::{ACTIVATION, AttachedForm, CONFIG_KEY, DROPPED_KEY, OPERATORS};
-use crate::model::experts::{DENSE_LAYERS, STEP};
-use crate::model::window::{first_window, layer_types};
+use crate::model::attached_form::{ACTIVATION_KEY, AttachedForm, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY};
+use crate::model::experts::{DENSE_LAYERS_KEY, SPARSE_STEP_KEY};
+use crate::model::window::{first_window_layer, layer_types};
 use crate::model::{Config, FloatType};
 
 /// Converts the config of a backbone to the config of a variant. Renumbers the layers and drops the settings of removed
@@ -70,7 +70,7 @@ fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
         Ok(json!({"layer": layer, "at": place.name(), "form": form, "bias": operator.has_bias()}))
     });
     let operators = operators.collect::<Result<Vec<Value>>>()?;
-    let mut entry = json!({OPERATORS: operators, ACTIVATION: activation_names(unpruned.activation)[0]});
+    let mut entry = json!({OPERATORS_KEY: operators, ACTIVATION_KEY: activation_names(unpruned.activation)[0]});
     if !layout.dropped.is_empty() {
         entry[DROPPED_KEY] = json!(layout.dropped);
     }
@@ -93,7 +93,7 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
     config.insert("num_hidden_layers".into(), retained.len().into());
     // `max_window_layers` is the first layer that may have a window. Without it, loaders use a default that assumes the
     // unpruned number of layers.
-    if let Some(first) = first_window(config, architecture) {
+    if let Some(first) = first_window_layer(config, architecture) {
         let before = retained.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
@@ -110,10 +110,10 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
         let rotated: Vec<u8> = retained.iter().map(|&layer| unpruned.rotated[layer].into()).collect();
         config.insert("no_rope_layers".into(), rotated.into());
     }
-    if [DENSE_LAYERS, STEP].iter().any(|key| config.contains_key(*key)) {
+    if [DENSE_LAYERS_KEY, SPARSE_STEP_KEY].iter().any(|key| config.contains_key(*key)) {
         let dense: Vec<usize> = (0..retained.len()).filter(|&layer| !unpruned.sparse[retained[layer]]).collect();
-        config.insert(STEP.into(), 1.into());
-        config.insert(DENSE_LAYERS.into(), dense.into());
+        config.insert(SPARSE_STEP_KEY.into(), 1.into());
+        config.insert(DENSE_LAYERS_KEY.into(), dense.into());
     }
 }
 
@@ -143,7 +143,7 @@ pub fn modeling_source(architecture: &Architecture) -> String {
 
 /// Returns the name of a class in the modeling file, such as `GhostedLlamaModel`.
 pub(super) fn class_name(architecture: &Architecture, suffix: &str) -> String {
-    format!("{}{}{suffix}", architecture::CLASS, class_prefix(architecture))
+    format!("{}{}{suffix}", architecture::CLASS_PREFIX, class_prefix(architecture))
 }
 
 /// Returns the prefix of the architecture's class names in transformers, such as `Llama`.

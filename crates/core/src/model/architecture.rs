@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// Prefix of the class name in exports with operators ([`Attachment`](super::Attachment)) or removed sublayers. The
 /// class name of the original architecture follows.
-pub(crate) const CLASS: &str = "Ghosted";
+pub(crate) const CLASS_PREFIX: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
 const MODEL_TYPE_PREFIX: &str = "ghostlab_";
 
@@ -343,12 +343,13 @@ impl Architecture {
             Some(_) => return Err(entries.value_error("architectures", "a list of one name")),
         };
         let model_type = entries.text("model_type")?;
-        let is_export = class
-            .map_or(model_type.is_some_and(|text| text.starts_with(MODEL_TYPE_PREFIX)), |text| text.starts_with(CLASS));
+        let is_export = class.map_or(model_type.is_some_and(|text| text.starts_with(MODEL_TYPE_PREFIX)), |text| {
+            text.starts_with(CLASS_PREFIX)
+        });
         let base_model_type =
             model_type.map(|text| if is_export { text.strip_prefix(MODEL_TYPE_PREFIX).unwrap_or(text) } else { text });
         let found = ARCHITECTURES.iter().find(|candidate| match class {
-            Some(class) => class.strip_prefix(if is_export { CLASS } else { "" }) == Some(candidate.class),
+            Some(class) => class.strip_prefix(if is_export { CLASS_PREFIX } else { "" }) == Some(candidate.class),
             None => base_model_type == Some(candidate.model_type),
         });
         let architecture = found.ok_or_else(|| {

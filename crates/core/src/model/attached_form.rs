@@ -8,13 +8,13 @@ use crate::error::Result;
 /// Config key for the section that describes an export.
 pub(crate) const CONFIG_KEY: &str = "ghostlab";
 /// Key for the operators in the [`CONFIG_KEY`] section.
-pub(crate) const OPERATORS: &str = "operators";
+pub(crate) const OPERATORS_KEY: &str = "operators";
 /// Key for the dropped sublayers in the [`CONFIG_KEY`] section, such as `["attention 3", "mlp 5"]`. Absent if no
 /// sublayer is dropped.
 pub(crate) const DROPPED_KEY: &str = "dropped";
 /// Key for the name of the activation function in the [`CONFIG_KEY`] section. The standard config entry contains an
 /// invalid name, so that other loaders reject the export instead of ignoring its operators.
-pub(crate) const ACTIVATION: &str = "activation";
+pub(crate) const ACTIVATION_KEY: &str = "activation";
 
 /// Position of an operator in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +85,10 @@ impl StepForm {
     /// Returns a description for error messages.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Stream => "a map of the stream itself",
-            Self::Normed => "a map of the normed stream",
-            Self::Constant => "a constant added to the stream",
-            Self::Branch => "a map after the norm of a branch",
+            Self::Stream => "a linear map of the residual stream",
+            Self::Normed => "a linear map of the normalized stream",
+            Self::Constant => "a constant added to the residual stream",
+            Self::Branch => "a linear map after the norm of a branch",
         }
     }
 }

@@ -79,13 +79,13 @@ impl Batch {
     }
 
     /// Returns the segments and their parents in the format of the attention kernels.
-    pub(super) fn attended_rows(&self) -> Segments<'_> {
+    pub(super) fn kernel_segments(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
     /// Returns the rows of a segment's parent. The range is empty if the segment has no parent.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
-        self.attended_rows().prefix(segment)
+        self.kernel_segments().prefix(segment)
     }
 
     /// Returns the number of tokens in the longest segment, including its parent.

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_determine_the_device_class_of_bf16() {
+    fn kernel_family_determines_the_device_class() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         for (dtype, kernels, expected) in [
             ("bf16", "portable", "cpu bf16 on cpu"),

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
-use super::attached_form::{ACTIVATION, CONFIG_KEY};
+use super::attached_form::{ACTIVATION_KEY, CONFIG_KEY};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::experts::{self, Experts};
@@ -199,7 +199,7 @@ impl Config {
         let mut notes = Vec::new();
         let mut map = with_defaults(entries.map, architecture, &mut notes)?;
         if let Some(activation) =
-            map.get(CONFIG_KEY).and_then(|section| section.get(ACTIVATION)).filter(|_| is_export).cloned()
+            map.get(CONFIG_KEY).and_then(|section| section.get(ACTIVATION_KEY)).filter(|_| is_export).cloned()
         {
             map.insert(architecture.activation.0.to_owned(), activation);
         }

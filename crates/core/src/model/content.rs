@@ -42,7 +42,7 @@ fn describe_tensor(path: &Path, shard: &Shard, (name, info): (String, TensorInfo
     let hashed = sha256::of_reader(&mut reader);
     let (hash, _) = hashed.map_err(|error| reader.error.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
     let row_order = info.interleaved.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
-    let offset = if info.one_more { " one more" } else { "" };
+    let offset = if info.offset_by_one { " one more" } else { "" };
     let description = format!("{} {:?}{row_order}{offset} {hash}", info.encoding, info.shape);
     Ok((name, description))
 }

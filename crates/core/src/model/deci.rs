@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::architecture::{ARCHITECTURES, Architecture, CLASS, GgufForm, activation_names};
+use super::architecture::{ARCHITECTURES, Architecture, CLASS_PREFIX, GgufForm, activation_names};
 use super::attached_form::{
-    ACTIVATION, AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS, bias_name, input_norm_name,
+    ACTIVATION_KEY, AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY, bias_name, input_norm_name,
 };
 use super::cut::Cut;
 use super::sublayer::Sublayer;
@@ -128,9 +128,9 @@ impl DeciLayers {
         if dropped.is_empty() {
             return Map::new();
         }
-        let class = format!("{CLASS}{}", architecture.class);
+        let class = format!("{CLASS_PREFIX}{}", architecture.class);
         let activation = activation_names(architecture.activation.1)[0];
-        let entry = json!({OPERATORS: operators, DROPPED_KEY: dropped, ACTIVATION: activation});
+        let entry = json!({OPERATORS_KEY: operators, DROPPED_KEY: dropped, ACTIVATION_KEY: activation});
         [("architectures".to_owned(), json!([class])), (CONFIG_KEY.to_owned(), entry)].into_iter().collect()
     }
 

@@ -54,7 +54,7 @@ impl AttentionContext for Batch {
     fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, table_rows) = rotary.batch_table(self)?;
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
-        Ok(kernels::attention(qkv, &rotated, params, self.attended_rows()))
+        Ok(kernels::attention(qkv, &rotated, params, self.kernel_segments()))
     }
 }
 

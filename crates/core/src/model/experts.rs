@@ -16,10 +16,10 @@ use crate::linalg::simd;
 /// Upper bound on the number of experts, higher than in any known model.
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
-const EXPERTS_PER_TOKEN: &str = "num_experts_per_tok";
+const EXPERTS_PER_TOKEN_KEY: &str = "num_experts_per_tok";
 /// Config keys that select the layers with a dense MLP.
-pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
-pub(crate) const STEP: &str = "decoder_sparse_step";
+pub(crate) const DENSE_LAYERS_KEY: &str = "mlp_only_layers";
+pub(crate) const SPARSE_STEP_KEY: &str = "decoder_sparse_step";
 
 /// Mixture-of-experts settings of a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,22 +47,22 @@ pub(super) fn parse(
     // The default of 128 is that of `Qwen3MoeConfig`, which accepts both names.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
-    let used = entries.count(EXPERTS_PER_TOKEN, MAX_EXPERTS)?;
+    let used = entries.count(EXPERTS_PER_TOKEN_KEY, MAX_EXPERTS)?;
     if used > count {
         return Err(Error::bad_input("`num_experts_per_tok` exceeds the number of experts")
-            .at(EXPERTS_PER_TOKEN)
+            .at(EXPERTS_PER_TOKEN_KEY)
             .expected(format!("at most {count}"))
             .found(used));
     }
     let normalized = names.normalized.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
     let experts = Experts { count, used, width: entries.count(names.width, MAX_WIDTH)?, normalized };
-    let every = entries.optional_count(STEP, MAX_CONTEXT_LENGTH)?.unwrap_or(1);
-    let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
+    let every = entries.optional_count(SPARSE_STEP_KEY, MAX_CONTEXT_LENGTH)?.unwrap_or(1);
+    let dense: Vec<u64> = match entries.get(DENSE_LAYERS_KEY) {
         None => Vec::new(),
         Some(value) => value
             .as_array()
             .and_then(|items| items.iter().map(Value::as_u64).collect::<Option<_>>())
-            .ok_or_else(|| entries.value_error(DENSE_LAYERS, "a list of layer indices"))?,
+            .ok_or_else(|| entries.value_error(DENSE_LAYERS_KEY, "a list of layer indices"))?,
     };
     let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(every));
     Ok((Some(experts), sparse.collect()))

@@ -114,15 +114,20 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
-/// Returns whether GGUF files store a tensor with 1 added. This is the case for Gemma's norms, which multiply by 1 plus
-/// the weight.
-pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
+/// Returns whether GGUF files store a tensor with 1 added, as for Gemma's norms, which multiply by 1 plus the weight.
+pub(crate) fn is_offset_by_one(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
 /// Returns the factor that llama.cpp applies to attention scores: `1/√head_dim`, or `1/√(hidden/heads)` in the largest
 /// Gemma models, which are recognized by their number of layers.
-pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
+pub(crate) fn attention_scale_in_gguf(
+    form: GgufForm,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    head_dim: usize,
+) -> f32 {
     let uses_hidden_size = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
     let divisor = if uses_hidden_size { hidden / heads.max(1) } else { head_dim };
     1.0 / (divisor as f32).sqrt()
@@ -165,8 +170,8 @@ pub(super) fn read_tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> 
             GgmlDType::BF16 => ElementEncoding::Plain(Dtype::BF16),
             dtype => ElementEncoding::Blocks(dtype),
         };
-        let one_more = has_one_more(architecture, &name);
-        if one_more && tensor.dtype != GgmlDType::F32 {
+        let offset_by_one = is_offset_by_one(architecture, &name);
+        if offset_by_one && tensor.dtype != GgmlDType::F32 {
             return Err(Error::bad_input("unsupported element type of a norm in a GGUF file")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
                 .expected("F32")
@@ -174,7 +179,7 @@ pub(super) fn read_tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> 
         }
         let start = tensor.start;
         let bytes = tensor.bytes;
-        let info = TensorInfo { encoding, shape: tensor.shape.clone(), interleaved, one_more, start, bytes };
+        let info = TensorInfo { encoding, shape: tensor.shape.clone(), interleaved, offset_by_one, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
             return Err(Error::bad_input("duplicate tensor in a GGUF file").at(file.path.display()).found(name));
         }

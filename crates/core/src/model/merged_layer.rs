@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merged_layers_compare_by_content() {
+    fn merged_layer_round_trips_and_key_covers_all_fields() {
         let merged = MergedLayer::new(2, vec![(2, -1), (3, 1), (4, 1)], false);
         let text = serde_json::to_string(&merged).unwrap();
         assert_eq!(text, r#"{"layer":2,"factors":[[2,-1],[3,1],[4,1]],"norms":false}"#);

@@ -35,7 +35,7 @@ pub enum Step {
     Edited(Sublayer, usize, Arc<Operator>),
     /// Sublayer in a layer with merged weights, including the residual addition.
     Merged(Sublayer, Arc<MergedLayer>),
-    /// Operator that a recovery applies to the residual stream.
+    /// Operator that a [recovery method](crate::recovery) applies to the residual stream.
     Apply(Arc<Operator>),
     /// Final norm, output projection, and log-probability of each target.
     Head,
@@ -125,7 +125,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// Operators and merged layers that recoveries add to a pruned backbone.
+/// Operators and merged layers that [recovery methods](crate::recovery) add to a pruned backbone.
 #[derive(Debug, Clone, Default)]
 pub struct Repairs {
     /// Operators on the residual stream, keyed by the removed layer that they replace.

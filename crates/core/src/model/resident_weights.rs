@@ -29,7 +29,7 @@ pub(super) struct TensorInfo {
     /// Number of rows per head if the rows of each head are interleaved, as in llama.cpp's rotary layout.
     pub(super) interleaved: Option<usize>,
     /// Whether the stored values are the weights plus 1, as in llama.cpp's Gemma norms.
-    pub(super) one_more: bool,
+    pub(super) offset_by_one: bool,
     /// Byte offset from the start of the file.
     pub(super) start: u64,
     pub(super) bytes: u64,

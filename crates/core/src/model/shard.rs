@@ -72,7 +72,7 @@ impl Shard {
                         encoding: ElementEncoding::Plain(tensor.dtype),
                         shape: tensor.shape.clone(),
                         interleaved: None,
-                        one_more: false,
+                        offset_by_one: false,
                         start: 8 + length + tensor.data_offsets.0 as u64,
                         bytes: (tensor.data_offsets.1 - tensor.data_offsets.0) as u64,
                     },

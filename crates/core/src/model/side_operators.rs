@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::attached_form::{AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS, bias_name, input_norm_name};
+use super::attached_form::{
+    AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY, bias_name, input_norm_name,
+};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::operator::Operator;
@@ -81,7 +83,7 @@ pub(super) fn parse_export_entries(
     let dropped = parse_dropped_sublayers(&section, layers)?;
     let attachments = parse_operators(&section, architecture, layers)?;
     if attachments.is_empty() && dropped.is_empty() {
-        return Err(section.value_error(OPERATORS, EXPECTED_OPERATORS));
+        return Err(section.value_error(OPERATORS_KEY, EXPECTED_OPERATORS));
     }
     Ok(ExportEntries { attachments, dropped })
 }
@@ -102,9 +104,9 @@ const EXPECTED_OPERATORS: &str =
 
 /// Parses the operators listed in a config.
 fn parse_operators(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
-    let error = || section.value_error(OPERATORS, EXPECTED_OPERATORS);
+    let error = || section.value_error(OPERATORS_KEY, EXPECTED_OPERATORS);
     let mut attachments: Vec<Attachment> = Vec::new();
-    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(error)? {
+    for value in section.get(OPERATORS_KEY).and_then(Value::as_array).ok_or_else(error)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(error)?;
         let branch = BranchPlace::all(architecture)

@@ -190,7 +190,7 @@ impl StoredTensor<'_> {
     }
 
     /// Fills `bytes` with values of type `self.float`, starting at element `first`. Undoes quantization, interleaving
-    /// and [`TensorInfo::one_more`], and checks that the values are finite.
+    /// and [`TensorInfo::offset_by_one`], and checks that the values are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         if let Some(dtype) = self.quantized {
             return self.read_rounded(dtype, first, bytes);
@@ -203,7 +203,7 @@ impl StoredTensor<'_> {
             _ => self.read_converted(self.first + first, bytes)?,
         }
         if self.float.are_all_finite(bytes) {
-            if self.info.one_more {
+            if self.info.offset_by_one {
                 subtract_one(bytes);
             }
             return Ok(());

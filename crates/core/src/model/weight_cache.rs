@@ -257,7 +257,7 @@ impl Layer {
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         let reader = LayerReader::new(config, products, weights, index);
         let [pre_attention_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm] =
-            config.architecture.norms.map(|part| part.map_or(Ok(None), |part| reader.norm(part)));
+            config.architecture.norms.map(|part| part.map_or(Ok(None), |part| reader.read_norm(part)));
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         Ok(Self {
@@ -273,8 +273,8 @@ impl Layer {
                 }
             },
             norms: [pre_attention_norm?, post_attention_norm?, pre_mlp_norm?, post_mlp_norm?],
-            query_norm: reader.norm(QUERY_NORM)?,
-            key_norm: reader.norm(KEY_NORM)?,
+            query_norm: reader.read_norm(QUERY_NORM)?,
+            key_norm: reader.read_norm(KEY_NORM)?,
             window: config.windows[index],
         })
     }
@@ -313,7 +313,7 @@ impl<'a> LayerReader<'a> {
         self.read_vectors(parts.iter().map(|part| bias(part)))
     }
 
-    fn norm(&self, part: &str) -> Result<Option<Tensor>> {
+    fn read_norm(&self, part: &str) -> Result<Option<Tensor>> {
         let Some(shape) = self.shape(part) else { return Ok(None) };
         let values = tensors::read_norm(self.config, self.weights, &name(self.index, part), shape)?;
         tensor(values, shape).map(Some)

@@ -170,7 +170,7 @@ pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value
 
 /// Returns the value of `max_window_layers`, which is the first sliding-window layer, or its default if the config
 /// relies on it.
-pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
+pub(crate) fn first_window_layer(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
     let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH_KEY) == Some(&Value::Bool(true));
     config.get(FIRST_LAYER_KEY).and_then(Value::as_u64).or(switched.then_some(DEFAULT_FIRST_LAYER as u64))
 }

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::super::architecture::{AttentionBias, GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
 use super::{
-    NEUTRAL_ENTRIES, ROPE_FACTORS, llama3_divisors, missing_key_error, read_architecture, read_count, read_deci_layers,
-    read_head_dim, scale_in_gguf,
+    NEUTRAL_ENTRIES, ROPE_FACTORS, attention_scale_in_gguf, llama3_divisors, missing_key_error, read_architecture,
+    read_count, read_deci_layers, read_head_dim,
 };
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
@@ -162,7 +162,7 @@ impl EntryReader<'_> {
         let layers = self.count("block_count")?;
         let hidden = self.count("embedding_length")?;
         let [layers, hidden, heads, width] = [layers, hidden, shape.heads, shape.head_dim].map(|count| count as usize);
-        let scale = scale_in_gguf(self.form, layers, hidden, heads, width);
+        let scale = attention_scale_in_gguf(self.form, layers, hidden, heads, width);
         let scalar = (1.0 / (scale * scale)).round() as u64;
         config.insert("query_pre_attn_scalar".to_owned(), scalar.into());
         Ok(())

@@ -73,7 +73,7 @@ fn out_of_memory_reduces_the_piece_size_and_adds_notes() {
 }
 
 #[test]
-fn out_of_memory_reduces_concurrent_prompts() {
+fn limited_memory_does_not_change_generated_tokens() {
     struct Numbers;
     impl Detokenizer for Numbers {
         fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
