@@ -111,8 +111,8 @@ impl EngineRequest {
             .hint("change --dtype, or remove --kernels"))
     }
 
-    /// Returns why a build with GPU support cannot use a GPU. Returns `None` if a GPU is available, or if the request
-    /// selects a device or the `cpu` engine.
+    /// Returns why a build with GPU support cannot use a GPU. Returns `None` for builds without GPU support, if a GPU
+    /// is available, or if the request selects a device or the `cpu` engine.
     pub fn without_gpu(self) -> Option<Error> {
         if self.device.is_some() || self.engine == Some(EngineName::Cpu) {
             return None;

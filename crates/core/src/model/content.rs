@@ -26,7 +26,7 @@ pub type TensorHashes = BTreeMap<String, String>;
 /// Hashes the tensors in a weight file.
 ///
 /// # Errors
-/// Fails if the file is not a weight file or cannot be read.
+/// Fails if the file is not a weight file, cannot be read, or changes while it is hashed.
 pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let shard = Shard::open(path)?;
     let tensors: Vec<(String, TensorInfo)> =
@@ -52,7 +52,7 @@ struct TensorReader<'a> {
     shard: &'a Shard,
     name: &'a str,
     info: &'a TensorInfo,
-    /// Offset of the next byte in the tensor.
+    /// Offset of the next byte to read.
     position: usize,
     /// Error of a failed read, which [`io::Error`] cannot represent.
     error: Option<Error>,

@@ -75,12 +75,12 @@ pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
 pub(super) trait CachedModel: Model + Sync {
     /// Keys and values of all blocks.
     type Blocks: Default + Send;
-    /// Data shared by all steps of a group of runs.
+    /// Data that all steps need for a group of runs ([`RunPlacement`]).
     type StepData;
 
     fn backbone(&self) -> &Config;
 
-    /// Embeds tokens.
+    /// Returns the embeddings of token ids. Fails if an id is outside the vocabulary.
     ///
     /// # Shapes
     /// Result `[tokens, C]`.
@@ -92,7 +92,7 @@ pub(super) trait CachedModel: Model + Sync {
     /// Fails if a block is not cached.
     fn prepare_step_data(&self, runs: &[RunPlacement<'_>], blocks: &Self::Blocks) -> Result<Self::StepData>;
 
-    /// Computes a step.
+    /// Runs a step, other than embedding and head, on the new rows of a stream.
     ///
     /// # Shapes
     /// `x` and the result are `[tokens, C]`.

@@ -198,7 +198,7 @@ pub trait Engine: Send + Sync {
 
 /// Observer for the residual streams of several batches.
 pub trait BatchObserver {
-    /// Called after each step of a batch, with the resulting stream.
+    /// Called after each step of a batch except the head, with the resulting stream.
     fn after_step(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 

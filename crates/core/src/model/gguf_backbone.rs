@@ -64,9 +64,9 @@ fn read_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     if name == Some(DECI) {
         return deci::detect_architecture(file);
     }
-    let known = || ARCHITECTURES.iter().filter_map(|candidate| Some((candidate, candidate.gguf?)));
-    known().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
-        let mut names: Vec<&str> = known().map(|(_, form)| form.name).collect();
+    let candidates = || ARCHITECTURES.iter().filter_map(|candidate| Some((candidate, candidate.gguf?)));
+    candidates().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
+        let mut names: Vec<&str> = candidates().map(|(_, form)| form.name).collect();
         names.push(DECI);
         names.sort_unstable();
         names.dedup();
@@ -133,8 +133,8 @@ pub(crate) fn attention_scale_in_gguf(
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether files of the given form interleave the rows of a tensor. Only query and key projections can be
-/// interleaved.
+/// Returns whether files with the conventions `form` interleave the rows of a tensor. Only query and key projections
+/// can be interleaved.
 pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.interleaved

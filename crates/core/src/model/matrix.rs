@@ -128,7 +128,7 @@ impl LayerMatrix {
     /// # Errors
     /// Fails if the types differ or there are no matrices.
     pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
-        /// Computes the sum, or returns `None` if a matrix has another variant.
+        /// Computes the sum, or returns `None` if a matrix has another weight type.
         macro_rules! sum {
             ($variant:ident) => {{
                 let panels = matrices.iter().map(|&(factor, matrix)| match matrix {

@@ -2,8 +2,8 @@
 //! GGUF file.
 //!
 //! Types are chosen as in llama.cpp's `llama_tensor_get_type` (`llama-quant.cpp`), but independently of the layer
-//! index. Pruning changes the indices, and all variants of a backbone share its weights. Therefore `q4_k` uses `Q4_K`
-//! in every layer, whereas `llama-quantize Q4_K_M` uses `Q6_K` in some layers. Norms, biases and routers are not
+//! index. Pruning changes the indices, and all pruned variants of a backbone share its weights. Therefore `q4_k` uses
+//! `Q4_K` in every layer, whereas `llama-quantize Q4_K_M` uses `Q6_K` in some layers. Norms, biases and routers are not
 //! quantized.
 
 use candle_core::quantized::GgmlDType;

@@ -95,7 +95,7 @@ impl Trie {
             needs_only_scored_rows: false,
         };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
-        // Find children through a hash map, because a node in a large grid may have thousands of children.
+        // Find children through a hash map, because a node may have thousands of children.
         let mut node_by_identity: HashMap<(usize, StepIdentity<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
@@ -201,8 +201,8 @@ impl Trie {
     /// programs, and the total of the reference program among all programs.
     pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.sum_program_fractions(path, by_node));
-        let each = reference / self.paths.len().max(1) as f64;
-        self.paths.iter().map(|path| self.sum_program_fractions(path, by_node) + each).collect()
+        let reference_fraction = reference / self.paths.len().max(1) as f64;
+        self.paths.iter().map(|path| self.sum_program_fractions(path, by_node) + reference_fraction).collect()
     }
 
     fn sum_program_fractions(&self, path: &[usize], by_node: &[f64]) -> f64 {

@@ -40,7 +40,8 @@ use crate::model::trie::{Model, Observer, Trie};
 /// Name of the engine in cache keys.
 pub(super) const NAME: &str = "candle";
 
-/// Number of tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
+/// Number of tokens per [`Piece`] on the CPU. Pieces run in parallel, because most of candle's kernels use a single
+/// core.
 const CPU_PIECE_TOKENS: usize = 512;
 /// Maximum number of elements in a large intermediate (attention scores or logits) on the CPU.
 const CPU_MAX_ELEMENTS: usize = 1 << 22;

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::{
 use crate::error::Error;
 use crate::model::config::Config;
 
-/// Maximum number of tokens per piece of a batch on a GPU.
+/// Maximum number of tokens per [`Piece`](super::batch_layout::Piece) of a batch on a GPU.
 pub(in crate::model) const MAX_PIECE_TOKENS: usize = 8192;
 /// Minimum number of tokens per piece. With fewer tokens, reading weights takes longer than computing.
 const MIN_PIECE_TOKENS: usize = 1024;

@@ -88,19 +88,19 @@ fn limited_memory_does_not_change_generated_tokens() {
         .collect();
     let mut engine = load(&fixture("llama-gqa"), FloatType::F32);
     let trie = Trie::new(&programs());
-    let made = |engine: &CandleEngine| {
+    let generate = |engine: &CandleEngine| {
         let eval = GenerationEval::new(&prompts, Settings::greedy(6, 64), &Numbers);
         (0..2).map(|_| eval.run(engine, &trie, &[0], &mut vec![0.0; trie.len()])).collect::<Result<Vec<_>>>()
     };
-    let all = made(&engine).unwrap();
+    let all = generate(&engine).unwrap();
     // The prompts have 159 tokens in total and at most 9 each, so none of these capacities suffices for all prompts
     // together.
     for capacity in [158, 60, 9] {
         engine.max_test_rows = capacity;
-        assert_eq!(made(&engine).unwrap(), all, "capacity of {capacity} rows");
+        assert_eq!(generate(&engine).unwrap(), all, "capacity of {capacity} rows");
     }
     engine.max_test_rows = 8;
-    let error = made(&engine).err().unwrap();
+    let error = generate(&engine).err().unwrap();
     assert!(error.exit_code() == 3 && error.to_string().contains("a prompt of 15 tokens"), "{error}");
 }
 
