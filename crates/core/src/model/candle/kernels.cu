@@ -40,7 +40,7 @@ __device__ void add(Sum &to, float x) {
 }
 
 // Combines the running sums of two sets of values.
-__device__ Sum both(Sum a, Sum b) {
+__device__ Sum merge(Sum a, Sum b) {
   float most = fmaxf(a.most, b.most);
   float of_a = a.most == -INFINITE ? a.sum : a.sum * expf(a.most - most);
   float of_b = b.most == -INFINITE ? b.sum : b.sum * expf(b.most - most);
@@ -67,7 +67,7 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
       Sum a = sums[threadIdx.x], b = sums[threadIdx.x + half];
       unsigned of_a = firsts[threadIdx.x], of_b = firsts[threadIdx.x + half];
       firsts[threadIdx.x] = a.most == b.most ? min(of_a, of_b) : a.most > b.most ? of_a : of_b;
-      sums[threadIdx.x] = both(a, b);
+      sums[threadIdx.x] = merge(a, b);
     }
   }
   if (threadIdx.x == 0) {
@@ -77,9 +77,9 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
 }
 
 // Attention of new rows over the KV cache. Each block stores keys and values as [capacity, shared, width], with
-// `shared` KV heads of `width` channels. `sight` contains four values for each row: its first block, its number of
-// blocks, its position, and its index in the last block. After the rows, `sight` contains the end position of each
-// block's tokens. `places` contains the addresses of the keys and values of each block.
+// `shared` KV heads of `width` channels. `table` contains four values for each row: its first block, its number of
+// blocks, its position, and its index in the last block. After the rows, `table` contains the end position of each
+// block's tokens. `starts` contains the start addresses of the keys and values of each block.
 //
 // A thread block of 256 threads processes `together` heads of a row, which share their keys. `together` is a power of
 // two up to 8, so that each head is processed by one or more warps. Eight threads process one key at a time, with C
@@ -87,7 +87,7 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
 // number of channels per load. No load depends on a branch: out-of-range indices are replaced by valid ones, and the
 // values loaded from them are ignored.
 template <int C, typename T, typename Of, typename To>
-__device__ void attend(const T *queries, const unsigned *sight, const unsigned long long *places, T *out, unsigned rows,
+__device__ void attend(const T *queries, const unsigned *table, const unsigned long long *starts, T *out, unsigned rows,
                        unsigned heads, unsigned together, unsigned shared, unsigned width, unsigned window, float scale,
                        float cap, Of of, To to) {
   constexpr int V = C * sizeof(T) < 16 ? C : 16 / sizeof(T), LOADS = C / V;
@@ -97,8 +97,8 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 8, each = 8 / together;
   const unsigned row = blockIdx.x / (heads / together), head = blockIdx.x % (heads / together) * together + warp / each;
   const unsigned groups = 4 * each, group = warp % each * 4 + threadIdx.x % 32 / 8;
-  const unsigned *ends = sight + 4 * (size_t)rows;
-  const unsigned first = sight[4 * row], count = sight[4 * row + 1], position = sight[4 * row + 2];
+  const unsigned *ends = table + 4 * (size_t)rows;
+  const unsigned first = table[4 * row], count = table[4 * row + 1], position = table[4 * row + 2];
   const size_t step = (size_t)shared * width, own = (size_t)(head / (heads / shared)) * width;
   unsigned at_load[LOADS];
   float query[C], sum_of[C];
@@ -119,7 +119,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
   unsigned begin = 0;
   for (unsigned block = first; block < first + count; block++) {
     const unsigned end = min(ends[block], position + 1);
-    const T *keys = (const T *)places[2 * block] + own, *values = (const T *)places[2 * block + 1] + own;
+    const T *keys = (const T *)starts[2 * block] + own, *values = (const T *)starts[2 * block + 1] + own;
     // All threads of a warp run the same number of iterations, because the shuffles below need every thread.
     for (unsigned at = max(begin, from); at < end; at += groups) {
       const bool seen = at + group < end;
@@ -184,10 +184,10 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
 
 #define ATTEND(T, NAME, WIDTH)                                                                                         \
   extern "C" __global__ void attend_##NAME##_##WIDTH(                                                                  \
-      const T *queries, const unsigned *sight, const unsigned long long *places, T *out, unsigned rows,                \
+      const T *queries, const unsigned *table, const unsigned long long *starts, T *out, unsigned rows,                \
       unsigned heads, unsigned together, unsigned shared, unsigned width, unsigned window, float scale, float cap) {   \
     attend<WIDTH / 8>(                                                                                                 \
-        queries, sight, places, out, rows, heads, together, shared, width, window, scale, cap,                         \
+        queries, table, starts, out, rows, heads, together, shared, width, window, scale, cap,                         \
         [](T x) { return of_##NAME(x); }, [](float x) { return to_##NAME(x); });                                       \
   }
 
@@ -198,10 +198,10 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
   ATTEND(T, NAME, 256)                                                                                                 \
                                                                                                                        \
   /* Appends the keys and values [rows, c] of new rows to the last block of each row. One thread block per row. */    \
-  extern "C" __global__ void keep_##NAME(const T *keys, const T *values, const unsigned *sight,                        \
-                                         const unsigned long long *places, unsigned c) {                               \
-    const unsigned *of = sight + 4 * (size_t)blockIdx.x, block = of[0] + of[1] - 1;                                    \
-    T *to_keys = (T *)places[2 * block] + (size_t)of[3] * c, *to_values = (T *)places[2 * block + 1] + (size_t)of[3] * c;\
+  extern "C" __global__ void keep_##NAME(const T *keys, const T *values, const unsigned *table,                        \
+                                         const unsigned long long *starts, unsigned c) {                               \
+    const unsigned *of = table + 4 * (size_t)blockIdx.x, block = of[0] + of[1] - 1;                                    \
+    T *to_keys = (T *)starts[2 * block] + (size_t)of[3] * c, *to_values = (T *)starts[2 * block + 1] + (size_t)of[3] * c;\
     keys += (size_t)blockIdx.x * c;                                                                                    \
     values += (size_t)blockIdx.x * c;                                                                                  \
     for (unsigned i = threadIdx.x; i < c; i += blockDim.x) {                                                           \
@@ -227,7 +227,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     for (unsigned i = lane; i < k; i += 32) add(sum, score(i));                                                        \
     for (unsigned apart = 16; apart > 0; apart /= 2) {                                                                 \
       Sum other = {__shfl_xor_sync(~0u, sum.most, apart), __shfl_xor_sync(~0u, sum.sum, apart)};                       \
-      sum = both(sum, other);                                                                                          \
+      sum = merge(sum, other);                                                                                         \
     }                                                                                                                  \
     for (unsigned i = lane; i < k; i += 32) out[i] = to_##NAME(expf(score(i) - sum.most) / sum.sum);                   \
   }                                                                                                                    \

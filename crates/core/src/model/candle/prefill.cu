@@ -1,6 +1,6 @@
 // Attention among the rows of a piece (prefill), compiled together with kernels.cu. Scores are never written to global
 // memory. A thread block processes 64 queries of a head over all keys that any of these queries attends to, and keeps a
-// running softmax for each query (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). `sight`
+// running softmax for each query (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). `table`
 // contains three values for each row: the first row of its prefix, the end of its prefix, and the first row of its
 // segment. A row attends to its prefix and to its segment up to itself, limited to the last `window` rows of both
 // together. Half-precision products run on tensor cores with f32 accumulation. Scores stay in f32, and attention
@@ -24,9 +24,9 @@ struct Seen {
 
 // Returns the rows that a row attends to. For rows past the last one, both ranges are empty and start at the largest
 // index.
-__device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsigned window) {
+__device__ Seen seen_by(const unsigned *table, unsigned row, unsigned rows, unsigned window) {
   if (row >= rows) return {~0u, 0, ~0u, 0};
-  Seen of = {sight[3 * (size_t)row], sight[3 * (size_t)row + 1], sight[3 * (size_t)row + 2], row + 1};
+  Seen of = {table[3 * (size_t)row], table[3 * (size_t)row + 1], table[3 * (size_t)row + 2], row + 1};
   const unsigned length = of.own_end - of.own, left = window > length ? window - length : 0;
   if (of.own_end > window) of.own = max(of.own, of.own_end - window);
   if (of.prefix_end > left) of.prefix = max(of.prefix, of.prefix_end - left);
@@ -35,14 +35,14 @@ __device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsi
 
 // Returns the factor that rescales earlier sums when the maximum score rises from `before` to `now`, both in base-2
 // logarithms. Returns 0 if `before` is minus infinity, because no key was visible yet.
-__device__ float faded(float before, float now) { return before == -INFINITE ? 0.0f : exp2f(before - now); }
+__device__ float decay(float before, float now) { return before == -INFINITE ? 0.0f : exp2f(before - now); }
 
 constexpr unsigned QUERIES = 64;
 
 // f32 kernel with 256 threads. Each thread computes the scores of 4 queries for 4 keys, and up to 4 of every 64 output
 // channels of these queries.
 template <int D>
-__device__ void prefill_f32(const float *queries, const float *keys, const float *values, const unsigned *sight,
+__device__ void prefill_f32(const float *queries, const float *keys, const float *values, const unsigned *table,
                             float *out, unsigned rows, unsigned heads, unsigned shared, unsigned width, unsigned window,
                             float scale, float cap) {
   constexpr unsigned KEYS = 64, PART = 32, WIDE = PART + 4, CHANNELS = D < 64 ? D : 64, EACH = CHANNELS / 16;
@@ -58,7 +58,7 @@ __device__ void prefill_f32(const float *queries, const float *keys, const float
   Seen seen[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    seen[i] = seen_by(sight, top + y * 4 + i, rows, window);
+    seen[i] = seen_by(table, top + y * 4 + i, rows, window);
     if (x == 0) atomicMin(&first, seen[i].first());
   }
   __syncthreads();
@@ -113,7 +113,7 @@ __device__ void prefill_f32(const float *queries, const float *keys, const float
         now = fmaxf(now, score[i][j]);
       }
       for (unsigned apart = 8; apart > 0; apart /= 2) now = fmaxf(now, __shfl_xor_sync(~0u, now, apart));
-      const float old = faded(most[i], now);
+      const float old = decay(most[i], now);
       most[i] = now;
       sum[i] *= old;
 #pragma unroll
@@ -210,7 +210,7 @@ __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
 // Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread stores values of two queries that
 // are 8 rows apart.
 template <int D, typename N>
-__device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *sight,
+__device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *table,
                              half_t *out, unsigned rows, unsigned heads, unsigned shared, unsigned width,
                              unsigned window, float scale, float cap) {
   // Rows in shared memory are padded by 16 bytes, so that eight rows are read at once without bank conflicts.
@@ -229,7 +229,7 @@ __device__ void prefill_half(const half_t *queries, const half_t *keys, const ha
   Seen seen[2];
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    seen[i] = seen_by(sight, of[i], rows, window);
+    seen[i] = seen_by(table, of[i], rows, window);
     if (lane % 4 == 0) atomicMin(&first, seen[i].first());
   }
   unsigned query[D / 16][4];
@@ -281,7 +281,7 @@ __device__ void prefill_half(const half_t *queries, const half_t *keys, const ha
         }
       now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
       now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
-      const float old = faded(most[i], now);
+      const float old = decay(most[i], now);
       most[i] = now;
       sum[i] *= old;
 #pragma unroll
@@ -328,9 +328,9 @@ __device__ void prefill_half(const half_t *queries, const half_t *keys, const ha
 
 #define PREFILL(T, NAME, WIDTH, CALL)                                                                                  \
   extern "C" __global__ void prefill_##NAME##_##WIDTH(                                                                 \
-      const T *queries, const T *keys, const T *values, const unsigned *sight, T *out, unsigned rows, unsigned heads,  \
+      const T *queries, const T *keys, const T *values, const unsigned *table, T *out, unsigned rows, unsigned heads,  \
       unsigned shared, unsigned width, unsigned window, float scale, float cap) {                                      \
-    CALL(queries, keys, values, sight, out, rows, heads, shared, width, window, scale, cap);                           \
+    CALL(queries, keys, values, table, out, rows, heads, shared, width, window, scale, cap);                           \
   }
 
 // WIDTH is defined by a compiler option, because register usage grows with it and a backbone has only one head width.
