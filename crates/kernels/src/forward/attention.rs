@@ -15,7 +15,8 @@ use crate::linalg::simd;
 /// Maximum number of queries per block.
 pub(super) const QUERY_ROWS: usize = 64;
 
-/// Shape and parameters of attention.
+/// Shape and parameters of attention. In other shapes, `H` is [`Self::query_heads`], `K` is [`Self::kv_heads`], and `D`
+/// is [`Self::head_dim`].
 pub struct AttentionParams<'a> {
     pub query_heads: usize,
     /// Number of key and value heads. Each is shared by a group of `query_heads / kv_heads` query heads.

@@ -103,7 +103,7 @@ impl VisibleKeys<'_> {
     ///
     /// # Shapes
     /// `queries [rows, row_words]`, `scores [rows, stride]`.
-    fn score(
+    fn compute_scores(
         &self,
         head: usize,
         (queries, row_words): (&[u32], usize),
@@ -126,7 +126,7 @@ impl VisibleKeys<'_> {
     ///
     /// # Shapes
     /// `scores [rows, stride]`, `out [rows, padded_dim]`.
-    fn sum(
+    fn multiply_values(
         &self,
         head: usize,
         (scores, stride): (&[f32], usize),
@@ -222,7 +222,7 @@ impl<'a> PackedBatch<'a> {
         let (q_width, _) = params.widths();
         let QueryBlock { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
-        let visible_keys = self.visible_keys(first..first + rows, &starts);
+        let visible_keys = self.collect_visible_keys(first..first + rows, &starts);
         let stride =
             visible_keys.iter().map(|keys| keys.column + keys.width(keys.rows.end - 1)).max().unwrap_or_default();
         let mask = BlockMask { visible_keys: &visible_keys, starts: &starts, first, cap: params.cap };
@@ -236,11 +236,11 @@ impl<'a> PackedBatch<'a> {
         let mut row_sums = [0.0; QUERY_ROWS];
         for head in 0..params.query_heads {
             let kv_head = head * params.kv_heads / params.query_heads;
-            self.push_queries(head, first..first + rows, &mut queries);
+            self.pack_queries(head, first..first + rows, &mut queries);
             let started = profile::start_timer();
             visible_keys
                 .iter()
-                .for_each(|keys| keys.score(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
+                .for_each(|keys| keys.compute_scores(kv_head, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop_timer(started, 1);
             for keys in visible_keys.iter().filter(|keys| keys.growth > 0) {
                 mask.replace_by_numerators(keys, (&mut scores, stride), &mut row_sums);
@@ -248,7 +248,7 @@ impl<'a> PackedBatch<'a> {
             let started = profile::start_timer();
             for (index, keys) in visible_keys.iter().enumerate() {
                 let adds = index > 0 && mask.prefix().is_some();
-                keys.sum(kv_head, (&scores, stride), (&mut sums, padded_dim), adds, &mut words);
+                keys.multiply_values(kv_head, (&scores, stride), (&mut sums, padded_dim), adds, &mut words);
             }
             profile::stop_timer(started, 1);
             simd::in_widest!({
@@ -265,7 +265,7 @@ impl<'a> PackedBatch<'a> {
 
     /// Returns the keys that a block of queries attends to: first those of the block's prefix, then those of its
     /// segments.
-    fn visible_keys(&self, block: Range<usize>, starts: &[FirstVisibleKeys]) -> Vec<VisibleKeys<'a>> {
+    fn collect_visible_keys(&self, block: Range<usize>, starts: &[FirstVisibleKeys]) -> Vec<VisibleKeys<'a>> {
         let Self { kernels, segments, .. } = *self;
         let first = block.start;
         let segment = segments.rows.partition_point(|segment| segment.end <= first);
@@ -275,7 +275,7 @@ impl<'a> PackedBatch<'a> {
             let first_end = segments.rows[parent].len();
             // Skip a prefix outside the window.
             if first_panel * LANES < first_end {
-                let packed = self.packed_segments(parent);
+                let packed = self.packed_heads(parent);
                 visible_keys.push(VisibleKeys {
                     kernels,
                     packed,
@@ -296,7 +296,7 @@ impl<'a> PackedBatch<'a> {
             let first_end = first + rows.start + 1 - rows_of_segment.start;
             visible_keys.push(VisibleKeys {
                 kernels,
-                packed: self.packed_segments(segment),
+                packed: self.packed_heads(segment),
                 rows,
                 first_end,
                 growth: 1,
@@ -308,13 +308,13 @@ impl<'a> PackedBatch<'a> {
     }
 
     /// Returns the packed keys and values of a segment, by key head.
-    fn packed_segments(&self, segment: usize) -> &'a [PackedSegment] {
+    fn packed_heads(&self, segment: usize) -> &'a [PackedSegment] {
         &self.packed[segment * self.params.kv_heads..(segment + 1) * self.params.kv_heads]
     }
 
     /// Replaces `queries` with the packed queries of a head in the given rows.
     #[inline]
-    fn push_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
+    fn pack_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
         let head_dim = self.params.head_dim;
         let (q_width, k_width) = self.params.widths();
         let stride = q_width + k_width;

@@ -76,6 +76,7 @@ pub fn attention_with_cache(rotated: &[f32], params: &AttentionParams<'_>, runs:
 }
 
 /// Computes attention at one position for the `G` query heads that share a key head, and writes the result to `out`.
+/// `seen` are the visible positions, and `channel` is the first channel of the key head.
 ///
 /// # Shapes
 /// `queries [G, D]`, `out [G, D]`.

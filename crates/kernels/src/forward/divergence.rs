@@ -9,7 +9,8 @@ use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
 
-/// Divergence between two next-token distributions: `p` of a reference model and `q` of a variant.
+/// Divergence between two next-token distributions: `p` of a reference model and `q` of a variant of it, such as a
+/// pruned model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
     /// Prediction of the variant, bit-identical to that of [`super::predictions`].

@@ -11,8 +11,8 @@ use crate::linalg::simd;
 /// Number of tokens per tile of logits. A tile fits into a core's cache regardless of the vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
-/// Returns the number of rows per tile of logits. Taller tiles read the weights less often. Results do not depend on
-/// this number.
+/// Returns the maximum number of rows per tile of logits. Taller tiles read the weights less often. Results do not
+/// depend on this number.
 pub(super) fn tile_rows() -> usize {
     const LARGE_L2_BYTES: usize = 2 << 20;
     if l2_cache_bytes() >= LARGE_L2_BYTES { 256 } else { 128 }
@@ -25,7 +25,7 @@ pub struct HeadParams<'a> {
     pub cap: Option<f32>,
 }
 
-/// Softmax denominator of a row, accumulated tile by tile.
+/// Softmax denominator and most likely token of a row, accumulated tile by tile.
 #[derive(Clone, Copy)]
 pub(super) struct Softmax {
     /// Maximum logit so far.

@@ -40,7 +40,7 @@ pub fn mlp(
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
         let gated = match is_single_block {
-            false => mlp_weights.gated_in_pieces(x, width),
+            false => mlp_weights.compute_gated_in_pieces(x, width),
             true => None,
         };
         if let Some(gated) = gated {
@@ -79,7 +79,7 @@ impl Mlp<'_> {
     ///
     /// # Shapes
     /// `x [rows, C]`, result `[rows, F]`.
-    fn gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
+    fn compute_gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
         let Weight::PackedWeights(weights) = self.gate_up.weight else { return None };
         if x.row_count() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
             return None;
@@ -87,7 +87,7 @@ impl Mlp<'_> {
         Some(with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
     }
 
-    /// Implements [`Self::gated_in_pieces`] for the panels of [`Self::gate_up`].
+    /// Implements [`Self::compute_gated_in_pieces`] for the panels of [`Self::gate_up`].
     fn compute_gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
         let height = x.row_count();
         let rows = K::pack_rows(x);

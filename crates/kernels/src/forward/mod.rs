@@ -41,7 +41,7 @@ pub struct Norm<'a> {
     pub eps: f32,
 }
 
-/// Packed weights `[inner, outer]`.
+/// Weights `[inner, outer]`, packed for one of the matrix multiplication kernels.
 #[derive(Clone, Copy)]
 pub enum PackedWeights<'a> {
     F32(&'a Panels<F32>),
@@ -117,6 +117,7 @@ impl Segments<'_> {
 pub struct RotaryTable {
     pub cos: Vec<f32>,
     pub sin: Vec<f32>,
+    /// Number of entries per row, i.e. half the number of rotated channels.
     pub half: usize,
 }
 

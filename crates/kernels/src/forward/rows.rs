@@ -76,7 +76,7 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 }
 
 /// Computes the log of the softmax denominator and the most likely token of each row of logits. Ties go to the lowest
-/// token id. The token is `None` if a logit is NaN.
+/// token id. The token is `None` if all logits are NaN.
 ///
 /// # Shapes
 /// `logits [rows, vocab]`, results `[rows]`.

@@ -114,7 +114,7 @@ impl Bf16Kernels {
     /// Panics if a slice is too short for its shape.
     pub fn multiply(self, rows: &RowWords<'_>, panels: &PairPanels<'_>, out: (&mut [f32], usize), adds: bool) {
         if self == Self::Amx {
-            return amx::product(rows, panels, out, adds, amx::Parts::One);
+            return amx::multiply(rows, panels, out, adds, amx::Parts::One);
         }
         let (tile, (out, stride)) = (Bf16Tile::best(), out);
         for panel in 0..panels.count {

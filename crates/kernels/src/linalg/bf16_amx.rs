@@ -1,6 +1,6 @@
 //! bf16 weights for products on AMX tile registers.
 
-use super::amx::{Parts, product};
+use super::amx::{self, Parts};
 use super::bf16::{Bf16, Bf16Kernels};
 use super::gemm::MatrixView;
 use super::pairs::{PairPanels, RowWords};
@@ -37,7 +37,7 @@ impl PairRows {
     ) {
         let panels = PairPanels::consecutive(panels, self.width, count);
         let rows = RowWords { words: &self.words, row_words: self.row_words, count: height };
-        product(&rows, &panels, out, adds, parts);
+        amx::multiply(&rows, &panels, out, adds, parts);
     }
 }
 

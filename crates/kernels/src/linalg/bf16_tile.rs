@@ -233,7 +233,8 @@ mod avx2 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
     }
 
-    /// Adds both products of two pairs to a sum, beginning with the product of the second numbers.
+    /// Adds both products of two pairs to a sum. Index 0 of `x` and `weights` contains the second numbers, whose
+    /// product is added first.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn add_pairs(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {

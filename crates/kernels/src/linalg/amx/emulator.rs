@@ -106,11 +106,11 @@ impl Instruction {
         let (base, index) = if rm == 4 {
             let sib = byte(offset);
             offset += 1;
-            let index = usize::from(sib >> 3 & 7) + extended_bit(0x40, first);
+            let index = usize::from(sib >> 3 & 7) + register_extension(0x40, first);
             let stride = if index == 4 { 0 } else { read_general_register(registers, index) << (sib >> 6) };
-            (usize::from(sib & 7) + extended_bit(0x20, first), stride)
+            (usize::from(sib & 7) + register_extension(0x20, first), stride)
         } else {
-            (rm + extended_bit(0x20, first), 0)
+            (rm + register_extension(0x20, first), 0)
         };
         if mode == 0 && base & 7 == 5 {
             return None;
@@ -157,8 +157,9 @@ impl Instruction {
     }
 }
 
-fn extended_bit(bit: u8, first: u8) -> usize {
-    usize::from(first & bit == 0) * 8
+/// Returns 8 if the inverted bit `bit` of the VEX prefix extends a register number, and 0 otherwise.
+fn register_extension(bit: u8, prefix_byte: u8) -> usize {
+    usize::from(prefix_byte & bit == 0) * 8
 }
 
 /// Returns the value of a general-purpose register by its instruction encoding.
@@ -184,7 +185,7 @@ fn read_general_register(registers: &[i64; 23], number: usize) -> usize {
     registers[names[number] as usize] as usize
 }
 
-/// Configures the tiles.
+/// Configures the tiles from an operand of `LDTILECFG`. Returns false if the operand is invalid.
 ///
 /// # Safety
 /// `config` must point to 64 readable bytes.
@@ -203,7 +204,7 @@ unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
     })
 }
 
-/// Loads a tile from memory.
+/// Loads the rows of a tile from memory. Returns false if the tile is not configured.
 ///
 /// # Safety
 /// The rows and bytes of the tile's shape must be readable.
@@ -217,7 +218,7 @@ unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
     tile.rows > 0
 }
 
-/// Stores a tile to memory.
+/// Stores the rows of a tile to memory. Returns false if the tile is not configured.
 ///
 /// # Safety
 /// The rows and bytes of the tile's shape must be writable.
@@ -242,7 +243,7 @@ impl Tile {
     }
 }
 
-/// Executes `TDPBF16PS` according to its pseudocode.
+/// Executes `TDPBF16PS` according to its pseudocode. Returns false if the shapes of the tiles do not match.
 fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> bool {
     let left = registers[left];
     let right = registers[right];

@@ -27,8 +27,8 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows per block, which fills two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Number of pairs along `inner` in one pass over a group of panels. For 256 rows, the pairs of a pass (512 KiB) and
-/// the sums of the panels fit together into a 2 MiB L2 cache.
+/// Number of pairs along the inner dimension in one pass over a group of panels. For 256 rows, the pairs of a pass (512
+/// KiB) and the sums of the panels fit together into a 2 MiB L2 cache.
 #[cfg(target_arch = "x86_64")]
 const PASS_PAIRS: usize = 512;
 /// Maximum number of sums (1 MiB) that are buffered for a group of panels.
@@ -83,7 +83,7 @@ impl Parts {
 ///
 /// # Panics
 /// Panics if a slice is too short for its shape, or if `lines` is not padded as `parts` requires.
-pub(super) fn product(
+pub(super) fn multiply(
     rows: &RowWords<'_>,
     panels: &PairPanels<'_>,
     (out, stride): (&mut [f32], usize),
@@ -98,10 +98,10 @@ pub(super) fn product(
     #[cfg(target_arch = "x86_64")]
     if status() == AmxStatus::Ready {
         // SAFETY: the shapes were checked above, and AMX is usable.
-        unsafe { tiled_product(rows, panels, (out, stride), adds, parts) };
+        unsafe { multiply_on_tiles(rows, panels, (out, stride), adds, parts) };
         return;
     }
-    model::product(rows, panels, (out, stride), adds, parts);
+    model::multiply(rows, panels, (out, stride), adds, parts);
 }
 
 fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride): (usize, usize)) {
@@ -114,13 +114,13 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
     assert!(columns <= stride && (rows.count - 1) * stride + columns <= length);
 }
 
-/// Computes [`product`] on tile registers. Steps of 16 pairs are summed in order, with any shorter step last.
+/// Computes [`multiply`] on tile registers. Steps of 16 pairs are summed in order, with any shorter step last.
 ///
 /// # Safety
 /// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be
-/// those of [`product`].
+/// those of [`multiply`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn tiled_product(
+unsafe fn multiply_on_tiles(
     rows: &RowWords<'_>,
     panels: &PairPanels<'_>,
     (out, stride): (&mut [f32], usize),
@@ -144,7 +144,7 @@ unsafe fn tiled_product(
             let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs, parts);
             // SAFETY: the caller guarantees that AMX is usable. `group` and `lines` lie inside the operands.
             unsafe {
-                tile::configured(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
+                tile::with_tiles(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
             }
         }
     }
@@ -152,11 +152,11 @@ unsafe fn tiled_product(
 
 /// Multiplies a group of rows by the given lines of all panels. All blocks of the group have the configured shape.
 ///
-/// Long products are computed in several passes along `inner` for each group of panels. Between passes, sums stay in a
-/// compact buffer, because the rows of `out` can be far apart and then compete for the same cache sets.
+/// Long products are computed in several passes along the inner dimension for each group of panels. Between passes,
+/// sums stay in a compact buffer, because the rows of `out` can be far apart and then compete for the same cache sets.
 ///
 /// # Safety
-/// See [`tiled_product`]. `group` and `lines` must lie inside the operands.
+/// See [`multiply_on_tiles`]. `group` and `lines` must lie inside the operands.
 #[cfg(target_arch = "x86_64")]
 unsafe fn multiply_group(
     tiles: &tile::Tiles,
@@ -231,7 +231,7 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Numbers {
-        /// Numbers near 1.
+        /// Numbers with magnitudes between 0.125 and 2.
         Normal,
         /// A mix of zeros, denormals, infinities, NaN and normal numbers.
         Special,
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// `[rows, lines, panels]`
+    /// Shapes of test products: `[rows, lines, panels]`.
     const SHAPES: [[usize; 3]; 16] = [
         [1, 1, 1],
         [1, 16, 1],
@@ -310,8 +310,8 @@ mod tests {
                 let mut expected: Vec<f32> = start.collect();
                 let mut ours = expected.clone();
                 // SAFETY: tile registers are available or emulated, and the slices have these shapes.
-                unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds, parts) };
-                model::product(&rows, &panels, (&mut expected, stride), adds, parts);
+                unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), adds, parts) };
+                model::multiply(&rows, &panels, (&mut expected, stride), adds, parts);
                 let case = format!("[{}, {lines}, {count}], {parts:?}, adds {adds}, {numbers:?}", rows.count);
                 assert_same(&ours, &expected, &case);
             }

@@ -9,8 +9,8 @@ use super::{Parts, TILE_PAIRS};
 use crate::linalg::pairs::{PairPanels, RowWords, unpack_bf16_pair};
 use crate::linalg::panels::LANES;
 
-/// Computes [`super::product`] on any processor.
-pub(super) fn product(
+/// Computes [`super::multiply`] on any processor.
+pub(super) fn multiply(
     rows: &RowWords<'_>,
     panels: &PairPanels<'_>,
     (out, stride): (&mut [f32], usize),

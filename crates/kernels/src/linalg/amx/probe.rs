@@ -1,6 +1,6 @@
 //! Self-test that checks whether the processor's products match the documented arithmetic.
 
-use super::{Parts, model, tiled_product};
+use super::{Parts, model, multiply_on_tiles};
 use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
@@ -12,7 +12,7 @@ const PAIRS: usize = 37;
 ///
 /// # Safety
 /// The processor must have AMX-TILE and AMX-BF16, and the process must have permission to use them.
-pub(super) unsafe fn is_documented_arithmetic() -> bool {
+pub(super) unsafe fn matches_documented_arithmetic() -> bool {
     let left = noise(ROWS * PAIRS, 1);
     let right = noise(PAIRS * LANES, 2);
     let rows = RowWords { words: &left, row_words: PAIRS, count: ROWS };
@@ -20,8 +20,8 @@ pub(super) unsafe fn is_documented_arithmetic() -> bool {
     let mut ours = vec![0.0; ROWS * LANES];
     let mut expected = ours.clone();
     // SAFETY: the caller guarantees that AMX is usable, and the slices have these shapes.
-    unsafe { tiled_product(&rows, &panels, (&mut ours, LANES), false, Parts::One) };
-    model::product(&rows, &panels, (&mut expected, LANES), false, Parts::One);
+    unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, LANES), false, Parts::One) };
+    model::multiply(&rows, &panels, (&mut expected, LANES), false, Parts::One);
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 

@@ -45,16 +45,16 @@ fn detect() -> AmxStatus {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn detect() -> AmxStatus {
-    if !linux::is_in_processor() {
+    if !linux::is_supported_by_processor() {
         return AmxStatus::Absent;
     }
-    if !linux::is_enabled() {
+    if !linux::is_enabled_by_system() {
         return AmxStatus::Disabled;
     }
     match linux::request_permission() {
         Err(error) => AmxStatus::Refused(error),
         // SAFETY: the processor supports tile registers, and the kernel granted permission.
-        Ok(()) if unsafe { super::probe::is_documented_arithmetic() } => AmxStatus::Ready,
+        Ok(()) if unsafe { super::probe::matches_documented_arithmetic() } => AmxStatus::Ready,
         Ok(()) => AmxStatus::Deviates,
     }
 }
@@ -76,11 +76,11 @@ mod linux {
     /// XSAVE state component with the tile data.
     const XFEATURE_XTILEDATA: usize = 18;
 
-    pub(super) fn is_in_processor() -> bool {
+    pub(super) fn is_supported_by_processor() -> bool {
         __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
     }
 
-    pub(super) fn is_enabled() -> bool {
+    pub(super) fn is_enabled_by_system() -> bool {
         // SAFETY: `xgetbv` exists because the operating system has enabled XSAVE.
         is_x86_feature_detected!("xsave") && unsafe { _xgetbv(0) } & TILE_STATE == TILE_STATE
     }

@@ -1,6 +1,6 @@
 //! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never allocates tile registers, so only the closure passed to [`configured`] accesses them.
+//! The compiler never allocates tile registers, so only the closure passed to [`with_tiles`] accesses them.
 
 use std::arch::asm;
 
@@ -68,11 +68,11 @@ pub(super) struct Tiles {
 ///
 /// # Safety
 /// The processor must have AMX-TILE, and the process must have permission to use it.
-pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
+pub(super) unsafe fn with_tiles(shape: Shape, body: impl FnOnce(&Tiles)) {
     struct ReleaseGuard(Tiles);
     impl Drop for ReleaseGuard {
         fn drop(&mut self) {
-            // SAFETY: a value exists only during `configured`, whose caller guarantees that AMX is usable.
+            // SAFETY: a value exists only during `with_tiles`, whose caller guarantees that AMX is usable.
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
         }
     }
@@ -90,7 +90,7 @@ pub(super) struct BlockProduct {
     pub(super) left: (*const u32, usize),
     /// Pointer to the first panel line.
     pub(super) right: *const u32,
-    /// Number of steps along `inner`.
+    /// Number of steps along the inner dimension.
     pub(super) steps: usize,
     /// Sums to which the product is added, and their row stride. `None` starts the sums at zero.
     pub(super) from: Option<(*const f32, usize)>,
