@@ -28,7 +28,7 @@ pub(super) fn multiply(
     b: MatrixView<'_, f32>,
 ) -> bool {
     let is_small = a.row_count() * b.column_count() <= MAX_ELEMENTS;
-    let is_supported = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && has_fma();
+    let is_supported = is_small && a.has_contiguous_rows() && b.t().has_contiguous_rows() && !has_avx512() && has_fma();
     if is_supported {
         compute_products(destination, into, a, b);
     }

@@ -38,8 +38,8 @@ impl PackedFormat for F32 {
         x
     }
 
-    /// Returns the depth of one piece if the rows exceed half of the L2 cache but one piece of them fits, and `inner`
-    /// otherwise. The other half of the cache is left for panels and sums.
+    /// Returns the length of one piece (up to 512 weights along `inner`) if the rows exceed half of the L2 cache but
+    /// one piece of them fits, and `inner` otherwise. The other half of the cache is left for panels and sums.
     fn sweep_depth(height: usize, inner: usize) -> usize {
         let cache_bytes = l2_cache_bytes() / 2;
         if !fits_cache(inner, cache_bytes, height) && fits_cache(piece_depth(inner), cache_bytes, height) {
@@ -50,12 +50,12 @@ impl PackedFormat for F32 {
     }
 
     #[inline]
-    fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOutput<'_>) {
+    fn multiply(rows: &MatrixView<'_, f32>, height: usize, piece: PanelPiece<'_, f32>, out: TileOutput<'_>) {
         let (numbers, row_stride) = rows.elements();
         F32Tile::best().multiply(
-            (&numbers[part.first..], row_stride),
+            (&numbers[piece.first..], row_stride),
             height,
-            &part,
+            &piece,
             piece_depth(rows.column_count()),
             out,
         );
@@ -101,11 +101,11 @@ impl F32Tile {
         }
     }
 
-    /// Multiplies rows by one part of a panel, in pieces of `piece` numbers along `inner`. Stores the products in
-    /// `out`, or adds them if [`TileOutput::adds`] is set. `x` is a slice and its row stride.
+    /// Multiplies rows by a [`PanelPiece`] in chunks of `depth` lines. Stores the products in `out`, or adds them if
+    /// [`TileOutput::adds`] is set. `x` is a slice and its row stride.
     ///
     /// # Shapes
-    /// `x [rows, inner]`, `part.words [inner, lanes]`.
+    /// `x [rows, inner]`, `panel.words [inner, lanes]`.
     ///
     /// # Panics
     /// Panics if there are no rows, or a slice is too short for its shape.
@@ -114,17 +114,17 @@ impl F32Tile {
         self,
         x: (&[f32], usize),
         rows: usize,
-        part: &PanelPiece<'_, f32>,
-        piece: usize,
+        panel: &PanelPiece<'_, f32>,
+        depth: usize,
         mut out: TileOutput<'_>,
     ) {
-        let (inner, (numbers, row_stride)) = (part.words.len() / self.lanes(), x);
+        let (inner, (numbers, row_stride)) = (panel.words.len() / self.lanes(), x);
         assert!(rows > 0 && (rows - 1) * row_stride + inner <= numbers.len());
         // Each piece of the panel stays in L1 for all rows, while the next one is prefetched.
-        let mut pieces = part.words.chunks(piece * self.lanes()).enumerate().peekable();
+        let mut pieces = panel.words.chunks(depth * self.lanes()).enumerate().peekable();
         while let Some((index, words)) = pieces.next() {
-            let next = pieces.peek().map_or(&part.next[..part.next.len().min(words.len())], |&(_, words)| words);
-            self.multiply_piece((&numbers[index * piece..], row_stride), rows, [words, next], &mut out);
+            let next = pieces.peek().map_or(&panel.next[..panel.next.len().min(words.len())], |&(_, words)| words);
+            self.multiply_piece((&numbers[index * depth..], row_stride), rows, [words, next], &mut out);
             out.adds = true;
         }
     }
@@ -143,7 +143,7 @@ impl F32Tile {
     ) {
         assert!((rows - 1) * row_stride + panel.len() / self.lanes() <= x.len());
         match self {
-            Self::Plain => plain((x, row_stride), rows, panel, out),
+            Self::Plain => multiply_plain((x, row_stride), rows, panel, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best` detected the instruction set, the assertion above bounds all reads, and `TileOutput::rows`
             // all writes.
@@ -201,7 +201,7 @@ impl<'a> PrefetchSchedule<'a> {
 
 /// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013), products and sums are rounded
 /// separately, as in the `gemm` crate.
-fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOutput<'_>) {
+fn multiply_plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOutput<'_>) {
     for (index, row) in (0..rows).map(|row| &x[row * row_stride..][..panel.len() / LANES]).enumerate() {
         let mut parts = [0.0f32; LANES];
         for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {

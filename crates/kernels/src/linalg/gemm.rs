@@ -1,4 +1,4 @@
-//! Safe interface for matrix products. All f32 and f64 products of the CPU path use [`gemm`].
+//! Safe interface for products of unpacked f32 and f64 matrices. Packed weights are multiplied by [`super::panels`].
 //!
 //! This module wraps the `unsafe` call of the `gemm` crate with bounds checks, and lets benchmarks measure the time
 //! spent in products ([`profile`]).
@@ -15,7 +15,7 @@ pub trait Element: Copy + 'static + private::Sealed {
 
     /// Multiplies a few rows by a few columns in the summation order of AVX-512. Returns `false` if the product is not
     /// supported.
-    fn small_product(
+    fn try_small_product(
         _destination: &mut MatrixViewMut<'_, Self>,
         _into: Update,
         _a: MatrixView<'_, Self>,
@@ -29,7 +29,7 @@ impl Element for f32 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
-    fn small_product(
+    fn try_small_product(
         destination: &mut MatrixViewMut<'_, Self>,
         into: Update,
         a: MatrixView<'_, Self>,
@@ -138,7 +138,7 @@ fn multiply<T: Element>(
         row.copy_from_slice(&pair[..b.columns]);
         return;
     }
-    if !T::small_product(destination, into, a, b) {
+    if !T::try_small_product(destination, into, a, b) {
         multiply_with_gemm_crate(destination, into, a, b, threads);
     }
 }

@@ -94,10 +94,10 @@ impl NormalEquations {
         let c = self.channels;
         let mut transposed = vec![0.0; c * c];
         transpose(&mut transposed, c, 0, &self.cross, c);
-        let back = Self { channels: c, gram: gram_y, cross: transposed, rows: self.rows, source_squared_norm };
-        let there = self.solve_unregularized()?;
-        let back = back.solve_unregularized()?;
-        Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
+        let reversed = Self { channels: c, gram: gram_y, cross: transposed, rows: self.rows, source_squared_norm };
+        let x_to_y = self.solve_unregularized()?;
+        let y_to_x = reversed.solve_unregularized()?;
+        Ok((0..c).map(|i| (0..c).map(|j| x_to_y[i * c + j] * y_to_x[j * c + i]).sum::<f64>()).sum())
     }
 
     /// Computes the solution without a ridge, which has minimum norm if the system is singular.

@@ -5,7 +5,9 @@ use super::panels::LANES;
 /// Consecutive rows written by [`Bf16Kernels::push_row`](super::bf16::Bf16Kernels::push_row).
 pub struct RowWords<'a> {
     pub words: &'a [u32],
+    /// Row stride in words.
     pub row_words: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
@@ -13,7 +15,9 @@ pub struct RowWords<'a> {
 pub struct PairPanels<'a> {
     pub words: &'a [u32],
     pub stride: usize,
+    /// Number of lines per panel.
     pub lines: usize,
+    /// Number of panels.
     pub count: usize,
 }
 

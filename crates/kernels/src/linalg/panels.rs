@@ -3,8 +3,9 @@
 //! A panel contains up to 32 columns of the weights. A line of a panel contains one word from each column.
 //!
 //! A product of unpacked matrices repacks the weights for each block of rows, which takes a fifth of the product's
-//! time. Results are bitwise equal to those of [`super::gemm`]. Both split `inner` into pieces of about 512 products,
-//! sum each piece from zero with fused multiply-adds, and then add up the sums of the pieces.
+//! time. Results in f32 are bitwise equal to those of [`super::gemm`]. Both split the inner dimension `inner` into
+//! pieces of up to 512 products, sum each piece from zero with fused multiply-adds, and then add up the sums of the
+//! pieces.
 
 use std::ops::Range;
 
@@ -15,8 +16,8 @@ use super::simd;
 
 /// Maximum number of columns in a panel (two registers of 16).
 pub const LANES: usize = 32;
-/// Number of rows in a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the
-/// panel.
+/// Maximum number of rows in a tile of most kernels with 16-lane registers. With two registers of sums per row, enough
+/// registers remain for the panel.
 pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
 const MAX_PIECE_DEPTH: usize = 512;
@@ -94,7 +95,7 @@ pub trait PackedFormat: Sized {
         LANES
     }
 
-    /// Returns the number of words along `inner`.
+    /// Returns the number of words in a panel column of `inner` weights.
     fn panel_depth(inner: usize) -> usize;
 
     /// Packs consecutive weights along `inner` into one column of a panel. The first weight must be the first of its
@@ -116,7 +117,8 @@ pub trait PackedFormat: Sized {
     const JOINS_PANELS: bool = false;
 
     /// Returns the number of weights along `inner` per sweep. A sweep multiplies these columns of the rows by all
-    /// panels, so that few columns stay in cache. The default is a single sweep. Results do not depend on this number.
+    /// panels, so that only these columns must stay in cache. The default is a single sweep. Results do not depend on
+    /// this number.
     fn sweep_depth(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
@@ -148,7 +150,7 @@ pub trait PackedFormat: Sized {
     }
 }
 
-/// Lines of a panel that are multiplied in one sweep.
+/// Lines of a panel that are multiplied in one sweep ([`PackedFormat::sweep_depth`]).
 pub struct PanelPiece<'a, W> {
     /// Index along `inner` of the first line.
     pub(super) first: usize,
@@ -256,11 +258,11 @@ impl<K: PackedFormat> Panels<K> {
         self.outer
     }
 
-    /// Returns the lines of a panel for at most `numbers` weights along `inner`, starting at `first`. The slice is
-    /// empty if `first` is past the end.
-    fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
+    /// Returns the lines of a panel for at most `count` weights along `inner`, starting at `first`. The slice is empty
+    /// if `first` is past the end.
+    fn piece(&self, panel: usize, first: usize, count: usize) -> &[K::Word] {
         let words = Self::panel_words(self.inner);
-        let [start, end] = [first, first + numbers].map(|number| K::panel_depth(number.min(self.inner)) * K::lanes());
+        let [start, end] = [first, first + count].map(|weights| K::panel_depth(weights.min(self.inner)) * K::lanes());
         &self.words[panel * words..][start..end]
     }
 }

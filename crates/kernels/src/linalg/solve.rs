@@ -60,10 +60,10 @@ impl NormalEquations {
         }
     }
 
-    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as hidden states minus
-    /// their mean. Directions of `X` below the rounding error of these numbers are ignored.
-    pub fn set_source_squared_norm(&mut self, squares: f64) {
-        self.source_squared_norm = squares;
+    /// Declares that `X` was computed from f32 numbers with this squared norm, for example as hidden states minus their
+    /// mean. Directions of `X` below the rounding error of these numbers are ignored.
+    pub fn set_source_squared_norm(&mut self, squared_norm: f64) {
+        self.source_squared_norm = squared_norm;
     }
 
     /// Returns the cutoff up to which an eigenvalue counts as zero. `greatest` is the largest eigenvalue.
@@ -221,10 +221,10 @@ impl NormalEquations {
         {
             return factor.spectrum();
         }
-        self.full_spectrum()
+        self.compute_full_spectrum()
     }
 
-    fn full_spectrum(&self) -> Result<Spectrum> {
+    fn compute_full_spectrum(&self) -> Result<Spectrum> {
         let values = self.gram_view().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.eigenvalue_error())?;
         let cutoff = self.rank_cutoff(values.last().copied().unwrap_or(0.0));
         Ok(Spectrum::from_squares(&values, cutoff))
@@ -274,7 +274,7 @@ impl CholeskyFactor<'_> {
     pub fn spectrum(&self) -> Result<Spectrum> {
         let c = self.normal.channels;
         if c <= MAX_FULL_ORDER {
-            return self.normal.full_spectrum();
+            return self.normal.compute_full_spectrum();
         }
         let greatest = spectrum::largest_eigenvalue(c, |x, y| self.multiply(x, y)) - self.ridge;
         let smallest = 1.0 / spectrum::largest_eigenvalue(c, |x, y| self.solve_vector(x, y)) - self.ridge;
@@ -283,7 +283,7 @@ impl CholeskyFactor<'_> {
         }
         // A ridge above the smallest eigenvalue hides this eigenvalue. Without the ridge, it may be above the rounding
         // error.
-        if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.full_spectrum() }
+        if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.compute_full_spectrum() }
     }
 
     /// Returns column `j` of `L`, starting at the diagonal element, `[C − j]`.
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn singular_system_error_counts_its_rows() {
+    fn singular_system_error_states_rows_channels_and_ridge() {
         let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
         let expected = SolveError::Singular { rows: 1, channels: 3, ridge: 0.0 };
@@ -403,7 +403,7 @@ mod tests {
             .collect();
         let mut normal = NormalEquations::new(c);
         normal.add(&x, &x);
-        let full = normal.full_spectrum().unwrap();
+        let full = normal.compute_full_spectrum().unwrap();
         let quick = normal.spectrum().unwrap();
         assert!((quick.rank, full.rank) == (c, c) && full.condition > 1e4);
         assert!((quick.condition / full.condition - 1.0).abs() < 1e-3, "{quick:?} {full:?}");

@@ -30,6 +30,7 @@ const BLOCK_ROWS: std::ops::RangeInclusive<usize> = 256..=2048;
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
 pub struct StreamingQr {
     channels: usize,
+    /// Number of pending rows that are rotated in at once.
     block: usize,
     /// `[R | Z] [C, 2C]`, column-major, with zeros below the diagonal of `R`.
     r_and_z: Vec<f64>,
@@ -253,8 +254,8 @@ mod tests {
         }
     }
 
-    /// Asserts that both minimum-norm solutions are orthogonal to the `blind` directions. All rows of `X` are
-    /// orthogonal to these directions, and the columns of a minimum-norm solution are in the row space of `X`.
+    /// Asserts that both solvers find the minimum-norm solution and the given rank. The solution must be orthogonal to
+    /// the `blind` directions, like all rows of `X`.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = solve_both_ways(x, y, c);
         let minimum = normal.solve_minimum_norm().unwrap();
@@ -322,12 +323,12 @@ mod tests {
         }
     }
 
-    fn unit_row(channel: usize, and: Option<usize>, c: usize) -> Vec<f64> {
+    fn unit_row(channel: usize, opposite: Option<usize>, c: usize) -> Vec<f64> {
         (0..c)
             .map(|i| {
                 if i == channel {
                     1.0
-                } else if Some(i) == and {
+                } else if Some(i) == opposite {
                     -1.0
                 } else {
                     0.0

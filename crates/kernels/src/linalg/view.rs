@@ -30,7 +30,7 @@ impl<'a, T> MatrixView<'a, T> {
     }
 
     /// Returns whether the elements of each row are contiguous.
-    pub(super) fn has_whole_rows(&self) -> bool {
+    pub(super) fn has_contiguous_rows(&self) -> bool {
         self.column_stride == 1
     }
 
