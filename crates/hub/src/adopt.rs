@@ -19,7 +19,7 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if the file is not pinned, the content differs, the reader fails, or the cache is not writable.
-    pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, from: &mut dyn Read) -> Result<PathBuf> {
+    pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, reader: &mut dyn Read) -> Result<PathBuf> {
         let name = display_name(&repo.source, &file.name);
         let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
             return Err(Error::missing("the file is not pinned, so a copy cannot be verified")
@@ -30,14 +30,14 @@ impl Hub {
         make_folder(&blobs)?;
         let blob = BlobName::from(sha256.clone());
         let path = blobs.join(blob.as_str());
-        write_atomically(&path, |to| {
+        write_atomically(&path, |output| {
             let mut hash = Sha256::new();
             let mut copied = 0;
             let mut buffer = vec![0; 1 << 20];
             // Read at most one byte more than expected, which is enough to detect an oversized file.
-            let mut from = from.take(bytes + 1);
+            let mut reader = reader.take(bytes + 1);
             loop {
-                let read = from
+                let read = reader
                     .read(&mut buffer)
                     .map_err(|error| Error::damaged("cannot read the file to copy").at(&name).found(error))?;
                 if read == 0 {
@@ -45,7 +45,7 @@ impl Hub {
                 }
                 hash.update(&buffer[..read]);
                 copied += read as u64;
-                to.write_all(&buffer[..read]).map_err(|error| cache_error("write", &path, &error))?;
+                output.write_all(&buffer[..read]).map_err(|error| cache_error("write", &path, &error))?;
             }
             let found = match copied {
                 copied if copied > bytes => format!("more than {bytes} bytes"),

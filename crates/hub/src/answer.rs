@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn transient_status_codes_are_classified_as_transient() {
+    fn rate_limits_server_errors_and_expired_urls_are_transient() {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n").unwrap();
         let context = RequestContext { source: &source, file: None, endpoint: &endpoint, token: None };

@@ -16,7 +16,7 @@ use crate::name::{BlobName, strip_etag};
 use crate::partial_file::{ExpectedFile, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
-/// Metadata that the Hub sends for a file.
+/// Metadata from the Hub's response headers for a file.
 struct FileHead {
     etag: BlobName,
     bytes: Option<u64>,
@@ -27,7 +27,7 @@ struct Transfer<'a> {
     request: HubRequest<'a>,
     partial_file: PartialFile,
     expected: ExpectedFile,
-    file: &'a str,
+    display_name: &'a str,
     /// Whether the last response was unusable. One such response is tolerated, because it may be the error page of a
     /// proxy.
     had_unusable_response: bool,
@@ -42,7 +42,7 @@ impl Hub {
         control: FetchControl<'_>,
     ) -> Result<(PathBuf, u64)> {
         let source = &repo.source;
-        let shown = display_name(&repo.source, &file.name);
+        let display_name = display_name(&repo.source, &file.name);
         let context = self.request_context(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(percent_encode).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
@@ -58,7 +58,7 @@ impl Hub {
                     context,
                 };
                 let reply = self.send(&head, control).await?;
-                self.file_head(repo, &context, &reply)?
+                self.parse_file_head(repo, &context, &reply)?
             }
         };
         let expected = merge_expected(repo, file, &head)?;
@@ -66,21 +66,21 @@ impl Hub {
 
         let blob = self.cache.blobs_dir(&source.repo).join(name.as_str());
         make_folder(&self.cache.blobs_dir(&source.repo))?;
-        let _lock = self.lock_blob(&self.cache.lock_path(&source.repo, &name), &shown, control).await?;
+        let _lock = self.lock_blob(&self.cache.lock_path(&source.repo, &name), &display_name, control).await?;
         let mut received = 0;
         let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
         let new = metadata.is_none_or(|metadata| expected.bytes.is_some_and(|bytes| bytes != metadata.len()));
         if new {
             let partial_file = PartialFile::open(&self.cache.blobs_dir(&source.repo), &name, expected.clone())?;
             let here = partial_file.bytes();
-            control.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
+            control.reporter.event(Event::FetchStarted { file: display_name.to_string(), bytes: expected.bytes, here });
             let request =
                 HubRequest { method: Method::GET, url, start: 0, etag: Some(&head.etag), storage_etag: None, context };
             let mut transfer = Transfer {
                 request,
                 partial_file,
                 expected: expected.clone(),
-                file: &shown,
+                display_name: &display_name,
                 had_unusable_response: false,
             };
             received = self.download_rest(&mut transfer, control).await?;
@@ -89,13 +89,14 @@ impl Hub {
         self.cache.add_to_snapshot(&source.repo, &repo.commit, &file.name, &name, new)?;
         self.cache.store_commit(source, &repo.commit, !repo.locked)?;
         let bytes = expected.bytes.unwrap_or(received);
-        control.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
+        control.reporter.event(Event::Fetched { file: display_name.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
-        let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing from the cache").at(shown))?;
+        let path =
+            path.ok_or_else(|| Error::damaged("a downloaded file is missing from the cache").at(display_name))?;
         Ok((path, received))
     }
 
-    fn file_head(&self, repo: &PlannedRepo, context: &RequestContext<'_>, reply: &Reply) -> Result<FileHead> {
+    fn parse_file_head(&self, repo: &PlannedRepo, context: &RequestContext<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.endpoint_error(&repo.source, "a file of a different commit"));
         }
@@ -115,7 +116,7 @@ impl Hub {
     /// Waits for the lock that prevents concurrent downloads of the same blob. If the file system does not support
     /// locks, continues without the lock: each process writes its own partial file, so the lock only avoids duplicate
     /// downloads.
-    async fn lock_blob(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
+    async fn lock_blob(&self, path: &Path, display_name: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
             File::options().create(true).append(true).open(path).map_err(|error| cache_error("write", path, &error))?;
@@ -125,7 +126,7 @@ impl Hub {
             Err(TryLockError::WouldBlock) => {
                 if !is_reported {
                     control.reporter.event(Event::FetchNote {
-                        text: format!("{shown}: waiting for a download by another process"),
+                        text: format!("{display_name}: waiting for a download by another process"),
                     });
                     is_reported = true;
                 }
@@ -176,7 +177,7 @@ impl Hub {
 
     fn restart(&self, transfer: &mut Transfer<'_>, why: &str, control: FetchControl<'_>) -> Result<()> {
         transfer.partial_file.restart().map_err(|error| cache_error("write", transfer.partial_file.path(), &error))?;
-        control.reporter.event(Event::FetchRestarted { file: transfer.file.to_owned(), why: why.to_owned() });
+        control.reporter.event(Event::FetchRestarted { file: transfer.display_name.to_owned(), why: why.to_owned() });
         Ok(())
     }
 
@@ -298,7 +299,9 @@ impl Hub {
             .partial_file
             .write(chunk)
             .map_err(|error| RequestFailure::Permanent(cache_error("write", transfer.partial_file.path(), &error)))?;
-        control.reporter.event(Event::FetchAdvanced { file: transfer.file.to_owned(), bytes: chunk.len() as u64 });
+        control
+            .reporter
+            .event(Event::FetchAdvanced { file: transfer.display_name.to_owned(), bytes: chunk.len() as u64 });
         Ok(chunk.len() as u64)
     }
 }
@@ -351,8 +354,8 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
     }
 }
 
-fn mismatch(what: &str, expected: u64, found: u64) -> RejectedResponse {
-    RejectedResponse::Unusable(format!("{what} {found} instead of {expected}"))
+fn mismatch(property: &str, expected: u64, found: u64) -> RejectedResponse {
+    RejectedResponse::Unusable(format!("{property} {found} instead of {expected}"))
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_lock_is_rejected_with_its_file_name() {
+    fn error_for_invalid_lock_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);

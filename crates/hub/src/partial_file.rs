@@ -45,7 +45,7 @@ pub(crate) struct Mismatch {
     pub(crate) found: String,
 }
 
-/// Partial file of a blob.
+/// Bytes of a blob received so far, hashed while they are written.
 pub(crate) struct PartialFile {
     /// Path while this process writes the file.
     owned_path: PathBuf,

@@ -1,4 +1,5 @@
-//! Resolution of requested files, from the lock if the repository is pinned, and from the Hub otherwise.
+//! Resolution of requested files: from the lock if the repository is pinned, otherwise from the cache in offline mode,
+//! and from the Hub in online mode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub struct FilePattern {
     pub optional: bool,
 }
 
-/// Files to fetch for a set of requests.
+/// Requested files, resolved to a commit of each repository. Some of them may be cached.
 #[derive(Debug, Clone, Default)]
 pub struct FetchPlan {
     pub repos: Vec<PlannedRepo>,
@@ -53,6 +54,7 @@ pub struct PlannedFile {
     pub sha256: Option<ContentHash>,
     /// Name of the blob in the cache, if known.
     pub(crate) blob: Option<BlobName>,
+    /// Path of the file in the cache, if it is cached.
     pub cached: Option<PathBuf>,
     /// Number of bytes present from an earlier attempt.
     pub partial_bytes: u64,
@@ -67,7 +69,7 @@ impl FilePattern {
         Self { pattern: pattern.into(), optional: true }
     }
 
-    fn matcher(&self) -> Result<impl Fn(&FileName) -> bool> {
+    fn compile_matcher(&self) -> Result<impl Fn(&FileName) -> bool> {
         let pattern = Pattern::new(&self.pattern).map_err(|error| pattern_error(error.to_string(), &self.pattern))?;
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
@@ -95,16 +97,20 @@ impl RepoFiles {
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 
-    /// Selects the requested files. `error` creates the error for a pattern without a match.
-    fn select<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
+    /// Selects the requested files. `no_match_error` creates the error for a required pattern without a match.
+    fn select<'a>(
+        &self,
+        names: &'a BTreeSet<FileName>,
+        no_match_error: &dyn Fn() -> Error,
+    ) -> Result<BTreeSet<&'a FileName>> {
         let mut selected = BTreeSet::new();
         for pattern in &self.files {
-            let is_match = pattern.matcher()?;
+            let is_match = pattern.compile_matcher()?;
             let found: Vec<&FileName> = names.iter().filter(|name| is_match(name)).collect();
             if found.is_empty() && !pattern.optional {
                 let listed: Vec<&str> = names.iter().map(FileName::as_str).take(20).collect();
                 let listed = if listed.is_empty() { "no files".to_owned() } else { listed.join(", ") };
-                return Err(error().expected(format!("`{}`", pattern.pattern)).found(listed));
+                return Err(no_match_error().expected(format!("`{}`", pattern.pattern)).found(listed));
             }
             selected.extend(found);
         }
@@ -113,7 +119,7 @@ impl RepoFiles {
 }
 
 impl PlannedFile {
-    /// Returns the number of bytes still to download.
+    /// Returns the number of bytes still to download, or 0 if the size is unknown.
     pub fn remaining_bytes(&self) -> u64 {
         if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.partial_bytes) }
     }
@@ -125,7 +131,7 @@ impl FetchPlan {
         self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
     }
 
-    /// Returns the number of bytes still to download.
+    /// Returns the number of bytes still to download, without files of unknown size.
     pub fn remaining_bytes(&self) -> u64 {
         self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.remaining_bytes()))
     }
