@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::common::{Answer, COMMIT, FakeHub, Fault, Request, ServedFile, TOKEN, content, large, no_fault, small};
-use crate::fetching::{REPO, RecordingReporter, cached, fetch, files_below, hash, lock, settings, want};
+use crate::fetching::{REPO, RecordingReporter, cached, fetch, files_below, hash, lock, request_files, settings};
 use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
@@ -92,14 +92,14 @@ fn pinned_files_are_reused_and_altered_ones_refetched() {
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     for lock in [lock(&files), Lock::default()] {
-        let plan = offline.plan(&[want(&names)], &lock, &events, &stop).unwrap();
+        let plan = offline.plan(&[request_files(&names)], &lock, &events, &stop).unwrap();
         assert!(plan.is_complete());
         assert_eq!(offline.fetch(&plan, Some(&hash), &events, &stop).unwrap().cached, 2);
     }
     fs::write(&path, content(1000).into_iter().rev().collect::<Vec<u8>>()).unwrap();
-    let plan = offline.plan(&[want(&names)], &lock(&files), &events, &stop).unwrap();
+    let plan = offline.plan(&[request_files(&names)], &lock(&files), &events, &stop).unwrap();
     assert_eq!(offline.fetch(&plan, Some(&hash), &events, &stop).unwrap_err().exit_code(), 5);
-    let error = offline.plan(&[want(&["none"])], &lock(&files), &events, &stop).unwrap_err();
+    let error = offline.plan(&[request_files(&["none"])], &lock(&files), &events, &stop).unwrap_err();
     assert_eq!(error.exit_code(), 3);
     assert!(server.requests().is_empty());
 }
@@ -115,9 +115,9 @@ fn pinned_cached_files_work_while_the_hub_is_unreachable() {
     let hub = Hub::new(unreachable);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&["f"])], &lock(&files), &events, &stop).unwrap();
+    let plan = hub.plan(&[request_files(&["f"])], &lock(&files), &events, &stop).unwrap();
     assert_eq!(hub.fetch(&plan, None, &events, &stop).unwrap().cached, 1);
-    let error = hub.plan(&[want(&["f"])], &Lock::default(), &events, &stop).unwrap_err();
+    let error = hub.plan(&[request_files(&["f"])], &Lock::default(), &events, &stop).unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("request to the Hugging Face Hub failed"), "{error}");
 }
 
@@ -154,7 +154,7 @@ fn stopped_download_resumes() {
     let hub = Hub::new(patient);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&["f"])], &Lock::default(), &events, &stop).unwrap();
+    let plan = hub.plan(&[request_files(&["f"])], &Lock::default(), &events, &stop).unwrap();
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !(events.0.lock().unwrap().iter().any(|event| matches!(event, Event::FetchAdvanced { .. }))) {
@@ -167,7 +167,7 @@ fn stopped_download_resumes() {
     assert_eq!(error.exit_code(), 130);
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert_eq!(outcome.fetched.unwrap().bytes, 2500);
-    assert_eq!(get_requests(&server, &file)[1].from(), Some(2500));
+    assert_eq!(get_requests(&server, &file)[1].range_start(), Some(2500));
 }
 
 /// Runs the shell commands `setup` and then [`child_process_fetches_files`] in a child process. The command `wrapper`
@@ -199,7 +199,7 @@ fn child_process_fetches_files() {
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let fetched = hub
-        .plan(&[want(&["f"])], &Lock::default(), &events, &stop)
+        .plan(&[request_files(&["f"])], &Lock::default(), &events, &stop)
         .and_then(|plan| hub.fetch(&plan, None, &events, &stop));
     let error = match &fetched {
         Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
@@ -232,7 +232,7 @@ fn killed_download_resumes() {
     killed.wait().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert_eq!(outcome.fetched.unwrap().bytes, 2000);
-    assert_eq!(get_requests(&server, &file)[1].from(), Some(3000));
+    assert_eq!(get_requests(&server, &file)[1].range_start(), Some(3000));
     assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content));
     let left: BTreeSet<_> =
         fs::read_dir(&blobs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

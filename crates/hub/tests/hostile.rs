@@ -174,10 +174,10 @@ fn assert_field_cannot_escape(field: &str, alter: Alter) {
             let cache = parent.path().join("a/b/hub");
             let lock = if locked { crate::fetching::lock(&files) } else { Lock::default() };
             let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
-            let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
+            let case = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
             let all = read_files_below(outside.path());
             let (in_cache, others): (Vec<_>, Vec<_>) = all.iter().partition(|(path, _)| path.starts_with(&cache));
-            assert_eq!(others, [(&outside.path().join("precious"), &b"mine".to_vec())], "{shown}");
+            assert_eq!(others, [(&outside.path().join("precious"), &b"mine".to_vec())], "{case}");
             let repo = cache.join("models--o--n");
             for (path, bytes) in in_cache {
                 let known = match path.strip_prefix(&repo) {
@@ -196,15 +196,15 @@ fn assert_field_cannot_escape(field: &str, alter: Alter) {
                     // Lock files in the layout of `huggingface_hub`.
                     Err(_) => path.starts_with(cache.join(".locks/models--o--n")) && bytes.is_empty(),
                 };
-                assert!(known, "{}: {shown}", path.display());
+                assert!(known, "{}: {case}", path.display());
             }
             for (name, file) in [("big", &files[0]), ("sub/small", &files[1])] {
                 let path = repo.join("snapshots").join(COMMIT).join(name);
-                assert!(fs::read(&path).map_or(true, |bytes| bytes == file.content), "{shown}");
+                assert!(fs::read(&path).map_or(true, |bytes| bytes == file.content), "{case}");
             }
             if let Some(error) = outcome.error() {
-                assert!((2..=5).contains(&error.exit_code()), "{shown}");
-                assert!(!error.to_string().contains('\0'), "{shown}");
+                assert!((2..=5).contains(&error.exit_code()), "{case}");
+                assert!(!error.to_string().contains('\0'), "{case}");
             }
         }
     }

@@ -56,7 +56,7 @@ pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     }
 }
 
-pub fn want(names: &[&str]) -> RepoFiles {
+pub fn request_files(names: &[&str]) -> RepoFiles {
     RepoFiles {
         source: Source::parse(REPO).unwrap(),
         files: names.iter().map(|name| FilePattern::required(*name)).collect(),
@@ -100,7 +100,7 @@ pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Out
     let hub = Hub::new(settings(&server.address, cache));
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(names)], lock, &events, &stop);
+    let plan = hub.plan(&[request_files(names)], lock, &events, &stop);
     let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &events, &stop));
     let outcome = Outcome { fetched, events: events.0.into_inner().unwrap() };
     let mut output = format!("{:?} {:?}", outcome.events, outcome.fetched);

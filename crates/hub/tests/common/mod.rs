@@ -37,7 +37,7 @@ impl Request {
     }
 
     /// Returns the offset of the first requested byte.
-    pub fn from(&self) -> Option<usize> {
+    pub fn range_start(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
     }
 }
@@ -330,7 +330,7 @@ fn json_answer(text: &str) -> Answer {
 /// Serves a file, or the requested range of it.
 fn serve_file(request: &Request, content: &[u8], etag: &str) -> Answer {
     let is_unchanged = request.header("if-range").is_none_or(|known| known == etag);
-    match request.from().filter(|_| is_unchanged) {
+    match request.range_start().filter(|_| is_unchanged) {
         Some(from) if from >= content.len() => {
             Answer::new(416).with("content-range", format!("bytes */{}", content.len()))
         }

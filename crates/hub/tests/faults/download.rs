@@ -36,7 +36,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
         |r, _, a| Answer {
             cut: Some(50),
             status: 200,
-            body: if r.from().is_some() { content(100) } else { a.body },
+            body: if r.range_start().is_some() { content(100) } else { a.body },
             ..Answer::new(200)
         },
         ExpectedOutcome::Refused(3, "request to the Hugging Face Hub failed"),
@@ -198,22 +198,22 @@ fn check_download_fault(name: &str, change: ChangeAnswer, expected: &ExpectedOut
     let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
-    let requested: Vec<Option<usize>> = get_requests(&server, &file).iter().map(Request::from).collect();
-    let shown = format!("{name} (large: {large}): {requested:?}, {:?}", outcome.fetched);
+    let requested: Vec<Option<usize>> = get_requests(&server, &file).iter().map(Request::range_start).collect();
+    let case = format!("{name} (large: {large}): {requested:?}, {:?}", outcome.fetched);
     match expected {
         ExpectedOutcome::Whole(from) => {
-            assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{shown}");
-            assert!(outcome.error().is_none() && requested == *from, "{shown}");
+            assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{case}");
+            assert!(outcome.error().is_none() && requested == *from, "{case}");
             let blobs = cache.path().join("models--o--n/blobs");
             let names: Vec<_> = fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            assert_eq!(names, [file.etag().as_str()], "{shown}");
+            assert_eq!(names, [file.etag().as_str()], "{case}");
         }
         ExpectedOutcome::Refused(code, words) => {
-            let error = outcome.error().unwrap_or_else(|| panic!("{shown}"));
+            let error = outcome.error().unwrap_or_else(|| panic!("{case}"));
             assert!(error.exit_code() == *code && error.to_string().contains(words), "{name}: {error}");
-            assert_eq!(cached(cache.path(), "f"), None, "{shown}");
+            assert_eq!(cached(cache.path(), "f"), None, "{case}");
             let blob = cache.path().join("models--o--n/blobs").join(file.etag());
-            assert!(!blob.exists(), "{shown}");
+            assert!(!blob.exists(), "{case}");
         }
     }
 }
@@ -231,7 +231,7 @@ fn download_resumes_after_a_cut_at_any_byte() {
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
             assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{cut}: {:?}", outcome.fetched);
-            let requested: Vec<_> = get_requests(&server, &file).iter().map(Request::from).collect();
+            let requested: Vec<_> = get_requests(&server, &file).iter().map(Request::range_start).collect();
             let expected = match cut {
                 0 => vec![None, None],
                 40 => vec![None],

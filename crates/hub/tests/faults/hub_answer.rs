@@ -107,7 +107,7 @@ fn content_that_differs_from_the_lock_is_rejected() {
 }
 
 #[test]
-fn failed_file_is_not_retried_and_other_files_are_kept() {
+fn failure_keeps_other_files_unless_the_repository_is_denied() {
     let files: Vec<ServedFile> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.
@@ -132,7 +132,7 @@ fn failed_file_is_not_retried_and_other_files_are_kept() {
     let hub = Hub::new(one);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&names)], &Lock::default(), &events, &stop).unwrap();
+    let plan = hub.plan(&[request_files(&names)], &Lock::default(), &events, &stop).unwrap();
     let fetched = hub.fetch(&plan, None, &events, &stop).unwrap();
     assert_eq!(fetched.failures.len(), 1, "{:?}", fetched.failures);
     assert_eq!(server.requests().iter().filter(|request| request.path.contains("/resolve/")).count(), 1);
