@@ -78,7 +78,7 @@ pub(super) fn read_attempts(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Att
     attempts
 }
 
-/// Returns all attempts, keyed by job name.
+/// Returns all attempts, keyed by lease name or object hash.
 pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
     let names = disk.list(&root.join("attempts")).into_iter();
     names
@@ -124,6 +124,7 @@ fn remove_matching(disk: &dyn Disk, folder: &Path, is_removed: impl Fn(&Attempt)
 
 impl Store {
     /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be computed.
+    /// `what` describes the job.
     pub fn record_attempt(&self, name: &str, what: &str, reason: &str) {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);
@@ -149,7 +150,8 @@ impl Store {
         all
     }
 
-    /// Returns all failed attempts, keyed by job name.
+    /// Returns the failed attempts recorded on disk, keyed by lease name or object hash. Unlike [`Self::attempts`],
+    /// excludes those that could not be written.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
         read_all_attempts(&*self.disk, &self.root)
     }

@@ -179,7 +179,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Draft folder found in a store.
+/// Draft folder found in a store. It is abandoned if its process is dead.
 #[derive(Debug)]
 pub struct AbandonedDraft {
     pub folder: PathBuf,

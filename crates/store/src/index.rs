@@ -22,6 +22,7 @@ use ghostlab_core::files::{regular, sha256};
 /// Minimum size in bytes of a file whose hash and results are cached on disk.
 const MIN_CACHED_BYTES: u64 = 1 << 20;
 
+/// Cached hash of one file.
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
     /// Size, times and inode of the file, without the device number, which differs between machines that share the
@@ -85,10 +86,10 @@ impl InputHashCache {
     pub(super) fn cached_or_compute<T: Serialize + DeserializeOwned>(
         &self,
         input: &Input,
-        what: &str,
+        result_name: &str,
         compute: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let key = (input.sha256.clone(), what.to_owned());
+        let key = (input.sha256.clone(), result_name.to_owned());
         let cached = lock(&self.results).get(&key).cloned();
         if let Some(cached) = cached.and_then(|value| serde_json::from_value(value).ok()) {
             return Ok(cached);
@@ -105,8 +106,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the hash of a file. Uses the entry in the index `folder` if its stamp matches, and hashes the file
-/// otherwise.
+/// Returns the hash of a file. Uses the entry in the index `folder` if its stamp matches and `rehash` is false, and
+/// hashes the file otherwise.
 pub(super) fn hash_input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp =
@@ -194,37 +195,37 @@ struct CachedResult {
     check: String,
 }
 
-/// Caches the result of `compute` on disk, keyed by the content hash of a large file and by `what`, which names the
-/// result and its version. Small files are not cached.
+/// Caches the result of `compute` on disk, keyed by the content hash of a large file and by `result_name`, which names
+/// the result and its version. Small files are not cached.
 pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
     (path, input): (&Path, &Input),
-    what: &str,
+    result_name: &str,
     compute: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= MIN_CACHED_BYTES)) else {
         return compute();
     };
-    let result_path = folder.join(format!("{}.{what}.json", input.sha256));
+    let result_path = folder.join(format!("{}.{result_name}.json", input.sha256));
     let cached = disk.read(&result_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
     let cached = cached
-        .filter(|cached| cached.check == checksum(input, what, &cached.found))
+        .filter(|cached| cached.check == checksum(input, result_name, &cached.found))
         .and_then(|cached| serde_json::from_value(cached.found).ok());
     if let Some(cached) = cached {
         return Ok(cached);
     }
     let value = compute()?;
     if let Ok(found) = serde_json::to_value(&value) {
-        let entry = CachedResult { check: checksum(input, what, &found), found };
+        let entry = CachedResult { check: checksum(input, result_name, &found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
         disk.make_folder(folder).and_then(|()| disk.replace(&result_path, &text)).ok();
     }
     Ok(value)
 }
 
-fn checksum(input: &Input, what: &str, found: &Value) -> String {
-    sha256::of_bytes(format!("{} {what} {}", input.sha256, canonical(found)))
+fn checksum(input: &Input, result_name: &str, found: &Value) -> String {
+    sha256::of_bytes(format!("{} {result_name} {}", input.sha256, canonical(found)))
 }
 
 /// Returns the path of an index entry. The name includes the inode number, because each machine may have its own disk

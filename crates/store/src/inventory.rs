@@ -122,7 +122,7 @@ impl InventoryItem {
         }
     }
 
-    /// Returns the time since the last modification according to the system clock.
+    /// Returns the time since the last modification according to the system clock, or zero if unknown.
     pub fn age(&self) -> Duration {
         let written = fs::metadata(&self.folder).and_then(|data| data.modified());
         written.ok().and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Journals of unfinished objects. The results of an object's chunks are appended as they are computed, so that a
-//! killed run can resume.
+//! Journals of unfinished objects. An object is computed in chunks, whose results are appended as they finish, so that
+//! a killed run can resume.
 //!
 //! Each writer appends to its own file and reads all files in the folder, so no process or job modifies another's
 //! files. A line contains a JSON record and the first 16 digits of its SHA-256. Truncated lines are ignored. Damaged
@@ -36,7 +36,7 @@ pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     own_path: PathBuf,
-    /// Lines not yet flushed.
+    /// Lines that are not flushed yet.
     buffer: Vec<u8>,
     /// Read position in each file.
     read_offsets: BTreeMap<PathBuf, u64>,
@@ -50,7 +50,7 @@ impl Journal {
         Self { disk, folder, own_path: path, buffer: Vec::new(), read_offsets: BTreeMap::new() }
     }
 
-    /// Returns the records added since the last call, and an error for each damaged one.
+    /// Returns the records that other writers added since the last call, and an error for each damaged one.
     pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
         let mut records = Vec::new();
         let mut errors = Vec::new();

@@ -353,7 +353,7 @@ impl Store {
     }
 
     /// Returns the result of `compute`, cached under the content hash of an input: in memory, and for a large input
-    /// also on disk. `what` names the result and its version.
+    /// also on disk. `result_name` names the result and its version.
     ///
     /// # Errors
     /// Fails with the error from `compute`.
@@ -361,12 +361,12 @@ impl Store {
         &self,
         path: &Path,
         input: &Input,
-        what: &str,
+        result_name: &str,
         compute: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let index = self.cache_dir();
-        self.input_hashes.cached_or_compute(input, what, || {
-            index::cached_result(&*self.disk, index.as_deref(), (path, input), what, compute)
+        self.input_hashes.cached_or_compute(input, result_name, || {
+            index::cached_result(&*self.disk, index.as_deref(), (path, input), result_name, compute)
         })
     }
 

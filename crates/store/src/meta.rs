@@ -76,6 +76,7 @@ fn checksum(record: &Value) -> String {
     sha256::of_bytes(canonical(record))
 }
 
+/// Size and hash of a payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoredFile {

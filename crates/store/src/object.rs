@@ -143,7 +143,7 @@ impl StoredObject {
         self.meta.payloads.keys().map(String::as_str)
     }
 
-    fn stored_file(&self, name: &str) -> Result<&StoredFile> {
+    fn find_stored_file(&self, name: &str) -> Result<&StoredFile> {
         self.meta.payloads.get(name).ok_or_else(|| {
             let names: Vec<String> = self.payloads().map(|name| format!("`{name}`")).collect();
             damaged_error(self.folder()).expected(format!("a payload `{name}`")).found(names.join(", "))
@@ -155,7 +155,7 @@ impl StoredObject {
     /// # Errors
     /// Fails if there is no payload with that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        self.stored_file(name).map(|_| match &self.location {
+        self.find_stored_file(name).map(|_| match &self.location {
             PayloadLocation::Folder(folder) => folder.join(name),
             PayloadLocation::File(file, ..) => file.clone(),
         })
@@ -178,7 +178,7 @@ impl StoredObject {
     /// # Errors
     /// Fails if the payload is missing or damaged.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let stored = self.stored_file(name)?;
+        let stored = self.find_stored_file(name)?;
         let path = self.folder().join(name);
         if let PayloadLocation::File(..) = self.location {
             return self.read_payloads(self.meta.offset_of(name), stored.bytes, |bytes| {

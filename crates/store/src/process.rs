@@ -63,8 +63,8 @@ impl Process {
     }
 }
 
-fn consists_of(part: &str, is: fn(&char) -> bool) -> bool {
-    !part.is_empty() && part.chars().all(|c| is(&c))
+fn consists_of(text: &str, predicate: fn(&char) -> bool) -> bool {
+    !text.is_empty() && text.chars().all(|c| predicate(&c))
 }
 
 #[cfg(test)]
