@@ -25,9 +25,9 @@ const MAX_PACK_BYTES: usize = 16 << 20;
 /// Size of the first read from a pack, in bytes. It covers all member lines.
 const FIRST_READ_BYTES: u64 = 1 << 16;
 
-pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
+pub(super) const HEADER_PREFIX: &str = "ghostlab-pack 1 ";
 /// Length of the header line in bytes.
-const HEADER_BYTES: usize = FORMAT.len() + 9;
+const HEADER_BYTES: usize = HEADER_PREFIX.len() + 9;
 /// Length of a member line in bytes.
 const MEMBER_LINE_BYTES: usize = 64 + 3 * 17 + 17 + 1;
 
@@ -39,14 +39,14 @@ pub(super) struct PackMember {
     /// Offset of the member's first payload in bytes.
     pub(super) payload_offset: u64,
     /// Offset of the member's record in bytes.
-    record: u64,
+    record_offset: u64,
     record_bytes: u64,
 }
 
 impl PackMember {
     fn format_line(&self) -> String {
-        let Self { hash, payload_offset: offset, record, record_bytes } = self;
-        let text = format!("{hash} {offset:016x} {record:016x} {record_bytes:016x}");
+        let Self { hash, payload_offset, record_offset, record_bytes } = self;
+        let text = format!("{hash} {payload_offset:016x} {record_offset:016x} {record_bytes:016x}");
         format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
     }
 
@@ -58,7 +58,7 @@ impl PackMember {
         let mut words = text.split(' ');
         let hash = words.next()?.to_owned();
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
-        Some(Self { hash, payload_offset: number()?, record: number()?, record_bytes: number()? })
+        Some(Self { hash, payload_offset: number()?, record_offset: number()?, record_bytes: number()? })
     }
 }
 
@@ -109,15 +109,20 @@ pub(super) fn encode_pack(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMem
     let mut bytes = vec![0; HEADER_BYTES + members.len() * MEMBER_LINE_BYTES];
     let mut index = Vec::new();
     for PackEntry { hash, payloads, .. } in members {
-        index.push(PackMember { hash: hash.clone(), payload_offset: bytes.len() as u64, record: 0, record_bytes: 0 });
+        index.push(PackMember {
+            hash: hash.clone(),
+            payload_offset: bytes.len() as u64,
+            record_offset: 0,
+            record_bytes: 0,
+        });
         bytes.extend_from_slice(payloads);
     }
     for (member, PackEntry { meta, .. }) in index.iter_mut().zip(members) {
         let text = meta.to_text()?;
-        (member.record, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
+        (member.record_offset, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
         bytes.extend_from_slice(&text);
     }
-    let head = format!("{FORMAT}{:08}\n", members.len());
+    let head = format!("{HEADER_PREFIX}{:08}\n", members.len());
     let lines = [head].into_iter().chain(index.iter().map(PackMember::format_line)).collect::<String>();
     bytes[..lines.len()].copy_from_slice(lines.as_bytes());
     Ok((bytes, index))
@@ -130,7 +135,7 @@ pub(super) fn encode_pack(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMem
 fn parse_member_lines(pack_start: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     let head = pack_start
         .get(..HEADER_BYTES)
-        .and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
+        .and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(HEADER_PREFIX)?.strip_suffix('\n'));
     let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the header line of the pack is invalid")?;
     let lines = pack_start[HEADER_BYTES..].chunks(MEMBER_LINE_BYTES).take(count);
     let members: Vec<PackMember> = lines.filter_map(PackMember::parse).collect();
@@ -152,7 +157,9 @@ impl PackPart {
     }
 
     fn parse_record(&self, member: &PackMember) -> Result<Meta, String> {
-        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("the record exceeds the end of the file")?)
+        Meta::from_text(
+            self.get(member.record_offset, member.record_bytes).ok_or("the record exceeds the end of the file")?,
+        )
     }
 }
 
@@ -161,8 +168,8 @@ impl PackPart {
 /// # Errors
 /// Fails with a description of the damage.
 pub(super) fn read_record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
-    let bytes = disk.read_part(path, member.record, member.record_bytes).map_err(|error| error.to_string())?;
-    PackPart { start: member.record, bytes }.parse_record(member)
+    let bytes = disk.read_part(path, member.record_offset, member.record_bytes).map_err(|error| error.to_string())?;
+    PackPart { start: member.record_offset, bytes }.parse_record(member)
 }
 
 /// Reads the single member of a pack and its record.
@@ -229,6 +236,7 @@ pub(super) struct Packs {
 
 #[derive(Debug, Default)]
 struct PackIndex {
+    /// Names of the indexed packs.
     files: HashSet<String>,
     /// Pack name and member position by key hash.
     members: HashMap<String, (String, PackMember)>,

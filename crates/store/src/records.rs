@@ -75,7 +75,7 @@ impl Store {
     }
 }
 
-/// Returns the JSON of a record, if it is intact.
+/// Returns the JSON of a record, if it is intact. A record without a checksum only has to be valid JSON.
 fn verified_json(bytes: &[u8]) -> Option<&[u8]> {
     match bytes.iter().rposition(|byte| *byte == b'\t') {
         Some(tab) if bytes[tab + 1..].strip_suffix(b"\n") == Some(checksum(&bytes[..tab]).as_bytes()) => {

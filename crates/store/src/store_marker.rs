@@ -38,7 +38,7 @@ const STORE_FOLDERS: [&str; 11] = [
     "uses",
 ];
 
-/// Content of the marker.
+/// Content of `store.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoreMarker {
     format: u64,
@@ -96,7 +96,8 @@ impl StoreMarker {
         serde_json::from_value(value).map(Some).map_err(|_| marker_error(format_preview(&text), &path))
     }
 
-    /// Handles a folder without a marker. Returns `None` if the folder is missing or empty, and an error otherwise.
+    /// Handles a folder in which no marker was found. Returns `None` if the folder is missing or empty. Otherwise,
+    /// fails unless another process has just created the marker.
     fn read_unmarked(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
         match (list_entries(root)?.is_empty(), root.join(MARKER_FILE).exists()) {
             (true, _) => Ok(None),
@@ -176,7 +177,8 @@ fn format_preview(text: &[u8]) -> String {
     }
 }
 
-/// Lists a folder, or returns an empty list if it does not exist.
+/// Lists the names in a folder, except temporary files and `lost+found`. Returns an empty list if the folder does not
+/// exist.
 fn list_entries(root: &Path) -> Result<Vec<String>> {
     match fs::read_dir(root) {
         Ok(entries) => {
@@ -241,8 +243,8 @@ fn is_object(path: &Path) -> bool {
         let mut text = Vec::new();
         return file.read_to_end(&mut text).is_ok() && Meta::from_text(&text).is_ok();
     }
-    let mut head = [0; packed::FORMAT.len()];
-    file.read_exact(&mut head).is_ok() && head == *packed::FORMAT.as_bytes()
+    let mut head = [0; packed::HEADER_PREFIX.len()];
+    file.read_exact(&mut head).is_ok() && head == *packed::HEADER_PREFIX.as_bytes()
 }
 
 fn contains_process_record(folder: &Path) -> bool {
@@ -259,13 +261,13 @@ fn not_a_store_error(root: &Path, schema: StoreSchema, marker_state: &str) -> Er
     /// Maximum number of names listed in the error message.
     const MAX_LISTED: usize = 3;
     let names = list_entries(root).unwrap_or_default();
-    let shown: Vec<String> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
+    let listed: Vec<String> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let error = Error::missing("the folder is neither a store nor empty")
         .at(root.display())
         .expected("a store (a folder with `store.json`), or an empty folder")
-        .found(format!("{marker_state}; {}{more}", shown.join(", ")));
+        .found(format!("{marker_state}; {}{more}", listed.join(", ")));
     if is_lost_store(root, schema) {
         return error.hint(
             "if this is a store that lost its `store.json`, rewrite it with \

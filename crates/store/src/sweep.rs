@@ -3,8 +3,9 @@
 use crate::{Store, gc_roots, journal, processes, worker};
 
 impl Store {
-    /// Removes leftovers from dead processes: drafts, leases, temporary files and journals of stored work. Process
-    /// records are removed last, because they identify the owner of everything else. Journals of unfinished work stay.
+    /// Removes leftovers from dead processes: drafts, leases, reserved hashes, temporary files and journals of stored
+    /// work. Process records are removed last, because they identify the owner of everything else. Journals of
+    /// unfinished work stay.
     pub fn sweep(&self) {
         if self.scratch.is_some() {
             return;

@@ -22,7 +22,7 @@ const FILE_FOLDERS: [&str; 6] = ["claims", "index", "plans", "processes", "runs"
 const NESTED_FOLDERS: [&str; 2] = ["attempts", "journals"];
 
 impl Store {
-    /// Lists the entries of the wrong type outside object folders.
+    /// Lists the entries of the wrong type in `FILE_FOLDERS` and `NESTED_FOLDERS`.
     pub fn unknown_entries(&self) -> Vec<UnknownEntry> {
         let mut entries = Vec::new();
         for name in FILE_FOLDERS {

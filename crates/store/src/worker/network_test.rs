@@ -56,7 +56,7 @@ fn simulate(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, 
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
         let now = acts[next].min(beats[next]);
         assert!(now < 86_400_000, "the simulation does not end: {outcome:?}");
-        server.set(Duration::from_millis(now));
+        server.set_clock(Duration::from_millis(now));
         outcome.seconds = now / 1000;
         let current = &mut all[next];
         if beats[next] <= acts[next] {
@@ -152,7 +152,7 @@ fn waiting_worker_needs_under_two_operations_per_second() {
         .collect();
     let before = server.operations();
     for second in 0..600 {
-        server.set(Duration::from_secs(second));
+        server.set_clock(Duration::from_secs(second));
         if second % 15 == 0 {
             busy.heartbeat.beat();
             idle.heartbeat.beat();
@@ -167,7 +167,7 @@ fn waiting_worker_needs_under_two_operations_per_second() {
     let before = server.operations();
     drop(held);
     let releasing = (server.operations() - before) as f64 / 300.0;
-    server.set(Duration::from_secs(700));
+    server.set_clock(Duration::from_secs(700));
     let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
     // Keep the leases until all are counted so that releases are not counted too.

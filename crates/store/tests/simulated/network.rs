@@ -61,12 +61,12 @@ impl fmt::Debug for Client {
 impl Client {
     /// Creates a machine with one process, its own clock and its own system id.
     pub(crate) fn new(server: &Arc<Server>, network: Network, machine: usize) -> Arc<Self> {
-        Self::at_work(server, network, machine, None, None)
+        Self::with_clock(server, network, machine, None, None)
     }
 
-    /// Creates a machine. If `time` is `Some((clock, process))`, the machine runs on that simulated clock as process
-    /// number `process`.
-    pub(crate) fn at_work(
+    /// Creates a machine like [`Self::new`]. If `time` is `Some((clock, process))`, the machine runs on that simulated
+    /// clock as process number `process`.
+    pub(crate) fn with_clock(
         server: &Arc<Server>,
         network: Network,
         machine: usize,

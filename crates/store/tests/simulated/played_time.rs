@@ -43,7 +43,7 @@ pub(crate) struct Time {
     wake_signals: Vec<WakeSignal>,
 }
 
-/// Gate at which a process waits for its turn.
+/// Signal that wakes a waiting process.
 #[derive(Default)]
 struct WakeSignal {
     open: Mutex<bool>,
@@ -70,10 +70,10 @@ impl WakeSignal {
 }
 
 impl ClockState {
-    fn at(&mut self, time: Duration, what: EventKind) {
+    fn push_event(&mut self, time: Duration, event: EventKind) {
         self.number += 1;
         let number = self.number;
-        self.queue.push(Reverse((time, number, what)));
+        self.queue.push(Reverse((time, number, event)));
     }
 }
 
@@ -86,7 +86,7 @@ impl Time {
         let time = Arc::new(Self { now, wake_signals });
         std::thread::scope(|scope| {
             for process in 0..processes {
-                lock(&time.now).at(Duration::ZERO, EventKind::Wake { process, sleep: 0 });
+                lock(&time.now).push_event(Duration::ZERO, EventKind::Wake { process, sleep: 0 });
                 let time = &time;
                 let run = &run;
                 scope.spawn(move || {
@@ -112,7 +112,7 @@ impl Time {
         now.sleeps[process] += 1;
         let until = now.time + time;
         let sleep = now.sleeps[process];
-        now.at(until, EventKind::Wake { process, sleep });
+        now.push_event(until, EventKind::Wake { process, sleep });
         drop(now);
         self.run_next_event(Some(process));
     }
@@ -121,7 +121,7 @@ impl Time {
         let mut now = lock(&self.now);
         let time = now.time;
         let sleep = now.sleeps[process];
-        now.at(time, EventKind::Wake { process, sleep });
+        now.push_event(time, EventKind::Wake { process, sleep });
     }
 
     /// Runs `act` periodically until the returned timer is dropped.
@@ -139,7 +139,7 @@ impl Time {
         let mut now = lock(&self.now);
         let due = now.time + first;
         let number = now.number + 1;
-        now.at(due, EventKind::Act(number));
+        now.push_event(due, EventKind::Act(number));
         now.actions.insert(number, TimerAction { act: Arc::new(Mutex::new(act)), period });
         Timer { time: Arc::clone(self), number }
     }
@@ -149,11 +149,11 @@ impl Time {
     fn run_next_event(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);
-            let Some(Reverse((due, _, what))) = now.queue.pop() else { return };
+            let Some(Reverse((due, _, event))) = now.queue.pop() else { return };
             if now.alive == 0 {
                 return;
             }
-            match what {
+            match event {
                 EventKind::Wake { process, sleep } if now.sleeps[process] == sleep => {
                     now.time = due;
                     // A second wake-up for the same sleep is ignored.
@@ -175,7 +175,7 @@ impl Time {
                     let period = action.period;
                     now.time = due;
                     match period {
-                        Some(period) => now.at(due + period, what),
+                        Some(period) => now.push_event(due + period, event),
                         None => drop(now.actions.remove(&number)),
                     }
                     drop(now);

@@ -27,7 +27,7 @@ pub(crate) struct Server {
     pub(super) stolen_leases: AtomicU64,
     /// Number of leases that running processes held when other processes removed them.
     pub(super) removed: AtomicU64,
-    /// Current time in microseconds, if no [`Time`] is used.
+    /// Current time in microseconds, unless the clients use a [`Time`](super::played_time::Time).
     pub(super) clock: AtomicU64,
     pub(super) operations: AtomicU64,
     /// Operation counts by operation and store folder.
@@ -48,7 +48,7 @@ pub(super) fn text(path: &Path) -> String {
 }
 
 impl Server {
-    pub(crate) fn set(&self, now: Duration) {
+    pub(crate) fn set_clock(&self, now: Duration) {
         self.clock.store(now.as_micros() as u64, Relaxed);
     }
 

@@ -66,7 +66,7 @@ impl WorkerProcess {
             }
         };
         let at = Some((Arc::clone(&pace.time), pace.worker));
-        let disk = Client::at_work(server, rates.network, machine, at, Some(Box::new(on_write)));
+        let disk = Client::with_clock(server, rates.network, machine, at, Some(Box::new(on_write)));
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
