@@ -1,7 +1,7 @@
 //! Measures throughput on multiple-choice tasks in documents per second. Compares the CPU engine with the method of
 //! common harnesses, which score one padded row per choice in batches of 16 and compute logits at every position. Both
-//! use the same backbone and kernels and run in interleaved rounds. Also times nine programs, one dense and eight
-//! pruned, relative to the dense one.
+//! use the same backbone and kernels and run in interleaved rounds. Also times nine programs (layer sequences), one
+//! dense and eight pruned, relative to the dense one.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -126,8 +126,8 @@ fn read_json(name: &str, shared: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap()
 }
 
-/// Returns the dense program and, for each of two removed spans, one program without an operator, one with a diagonal
-/// operator and two with dense operators.
+/// Returns the dense program and, for each of two removed ranges of layers, one program without an operator, one with a
+/// diagonal operator and two with dense operators.
 fn build_programs(decoder: &Decoder) -> Vec<Program> {
     let layers = decoder.config().layers;
     let channels = decoder.config().hidden;

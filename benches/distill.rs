@@ -32,7 +32,7 @@ fn main() {
     let layers = config.layers;
     let c = config.hidden;
     let length = 256;
-    // The paper removes 7 of 32 layers and keeps the last two.
+    // The Ghosted Layers paper removes 7 of 32 layers and keeps the last two.
     let start = layers * 23 / 32;
     let end = layers - (layers / 16).max(1);
     let tail = load_layers(end, &config, &folder);

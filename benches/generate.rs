@@ -53,9 +53,9 @@ fn main() {
 fn weight_bytes(config: &Config, products: Products) -> u64 {
     let c = config.hidden as u64;
     let heads = ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64;
-    let of_layer = c * heads + (config.heads * config.head_dim) as u64 * c + 3 * c * config.intermediate as u64;
+    let layer_weights = c * heads + (config.heads * config.head_dim) as u64 * c + 3 * c * config.intermediate as u64;
     let size = if products == Products::F32 { 4 } else { 2 };
-    (config.layers as u64 * of_layer + c * config.vocab as u64) * size
+    (config.layers as u64 * layer_weights + c * config.vocab as u64) * size
 }
 
 /// Returns the seconds for `steps` decoding steps after the prompts, each with one token per sequence.

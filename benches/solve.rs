@@ -25,7 +25,7 @@ const ROUNDS: usize = 7;
 
 /// Table row: label, minimum number of floating-point operations, and best time so far in seconds.
 struct Line {
-    what: &'static str,
+    label: &'static str,
     operations: f64,
     seconds: f64,
 }
@@ -35,21 +35,21 @@ struct Line {
 struct Table {
     lines: Vec<Line>,
     /// Index of the row to time next.
-    at: usize,
+    next: usize,
 }
 
 impl Table {
     /// Times `work` as the next row, and keeps the best time of all rounds. Returns the result of `work`.
-    fn time<R>(&mut self, what: &'static str, operations: f64, work: impl FnOnce() -> R) -> R {
+    fn time<R>(&mut self, label: &'static str, operations: f64, work: impl FnOnce() -> R) -> R {
         let started = Instant::now();
         let result = work();
         let seconds = started.elapsed().as_secs_f64();
-        if self.at == self.lines.len() {
-            self.lines.push(Line { what, operations, seconds });
+        if self.next == self.lines.len() {
+            self.lines.push(Line { label, operations, seconds });
         }
-        let line = &mut self.lines[self.at];
+        let line = &mut self.lines[self.next];
         line.seconds = line.seconds.min(seconds);
-        self.at += 1;
+        self.next += 1;
         result
     }
 
@@ -59,7 +59,7 @@ impl Table {
         for line in &self.lines {
             let speed = line.operations / line.seconds * 1e-9;
             let ratio = line.seconds / self.lines[0].seconds;
-            println!("{:<38} {:>10.4} {speed:>10.1} {ratio:>8.2}", line.what, line.seconds);
+            println!("{:<38} {:>10.4} {speed:>10.1} {ratio:>8.2}", line.label, line.seconds);
         }
     }
 }
@@ -70,7 +70,7 @@ fn main() {
         measure_solving(channels);
     }
     for order in [4096, 5120] {
-        measure_rotation(order);
+        measure_hadamard(order);
     }
 }
 
@@ -98,7 +98,7 @@ fn measure_solving(c: usize) {
     let cube = (c as f64).powi(3);
     let mut table = Table::default();
     for _ in 0..ROUNDS.min(2 + 8192 / c) {
-        table.at = 0;
+        table.next = 0;
         table.time("matrix product (faer)", 2.0 * cube, || {
             matmul(out.as_mut(), Accum::Add, &a, &b, 1.0, Par::rayon(0));
         });
@@ -132,7 +132,7 @@ fn measure_solving(c: usize) {
         for line in &once.lines {
             println!(
                 "{:<38} {:>10.4} {:>10} {:>8.2}",
-                line.what,
+                line.label,
                 line.seconds,
                 "",
                 line.seconds / table.lines[0].seconds
@@ -146,7 +146,7 @@ fn to_f64(x: &[f32]) -> Vec<f64> {
 }
 
 /// Times the fast Hadamard transform and the dense product on 512 rows of `order` channels.
-fn measure_rotation(order: usize) {
+fn measure_hadamard(order: usize) {
     const ROWS: usize = 512;
     let x = random_matrix(ROWS, order, 3);
     let matrix = hadamard::matrix(order);

@@ -132,7 +132,7 @@ impl Detokenizer for EmptyDetokenizer {
     }
 }
 
-/// Generates `new` greedy tokens after each prompt, with the dense backbone and with each cut, in one trie. `cuts`
+/// Generates `new` greedy tokens after each prompt, with the dense backbone and with each cut, in one [`Trie`]. `cuts`
 /// lists half-open ranges of removed layers. For example, `3-5,7-9` is a cut of layers 3 and 4, and a cut of layers 7
 /// and 8. An input line with a number sets how many prompts run together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {

@@ -132,7 +132,7 @@ const CHEAP_COMMANDS: [(&str, &[&str]); 13] = [
     ("run", &["--stored"]),
 ];
 
-/// Valid command lines, one word per line.
+/// Command lines with one word per line, which are the seeds of `fuzz_command`.
 const COMMAND_LINES: [&str; 22] = [
     "plan\ngrid.yaml\n--set\ndepth=1\n--all",
     "plan\ngrid.yaml\n--json\n--store-limit\n0.5\n--memory\n4",
@@ -162,10 +162,10 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
     COMMAND_LINES.iter().map(|line| line.as_bytes().to_vec()).collect()
 }
 
-/// Runs a command line given as one word per line.
+/// Runs a command line given as one word per line. Drops arguments that would leave the temporary folder or use the
+/// network, and inserts a command if the first word is not one of `CHEAP_COMMANDS`.
 pub fn fuzz_command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Drop arguments that name paths outside the folder or cause requests to the hub.
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {
@@ -175,7 +175,7 @@ pub fn fuzz_command(data: &[u8]) {
         .collect();
     line.truncate(16);
     let (_, more) = CHEAP_COMMANDS.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
-        // Insert a known command, because an unknown one would be rejected without running anything.
+        // An unknown command would be rejected without running anything.
         let command = &CHEAP_COMMANDS[data.len() % CHEAP_COMMANDS.len()];
         line.insert(0, command.0);
         command

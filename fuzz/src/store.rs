@@ -126,7 +126,8 @@ fn rename_entry(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks that unpacking writes nothing outside the folder, and no more bytes than the limit.
+/// Checks that unpacking an archive writes nothing next to the folder, and reports at most one file per byte of the
+/// archive.
 pub(super) fn fuzz_record(data: &[u8]) {
     let outer = TempDir::new().unwrap();
     let inner = outer.path().join("inner");

@@ -36,12 +36,12 @@ pub fn cpu_wait_time() -> Option<Duration> {
 }
 
 /// Runs a call under the watchdog, which reports the call and aborts the process if it hangs.
-pub fn run_watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
+pub fn run_watched<T>(describe_call: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| drop(std::thread::spawn(watch)));
-    let what = what();
+    let description = describe_call();
     let before = cpu_wait_time().unwrap_or_default();
-    *lock() = Some((what, Instant::now(), before));
+    *lock() = Some((description, Instant::now(), before));
     // Clear the current call on return or panic.
     let _clear_call = ClearCall;
     call()
@@ -64,10 +64,10 @@ fn lock() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration)>>
 fn watch() {
     loop {
         std::thread::sleep(CHECK_INTERVAL);
-        let Some((what, begun, before)) = lock().clone() else { continue };
+        let Some((description, begun, before)) = lock().clone() else { continue };
         let taken = time_without_waits(begun.elapsed(), cpu_wait_time().unwrap_or_default().saturating_sub(before));
         if taken > HANG_TIMEOUT {
-            eprintln!("{what} hangs: running for {taken:?}, excluding time spent waiting for a processor");
+            eprintln!("{description} hangs: running for {taken:?}, excluding time spent waiting for a processor");
             std::process::abort();
         }
     }
