@@ -43,8 +43,8 @@ fn main() {
                 best = best.max(rows as f64 * steps as f64 / time_decoding(&decoder, &trie, rows, steps));
             }
             let read = best / rows as f64 * bytes as f64 / 1e9;
-            let share = read / copied;
-            println!("{:>6} {rows:>6} {best:>12.1} {read:>12.1} {copied:>12.1} {share:>8.2}", products.name());
+            let fraction = read / copied;
+            println!("{:>6} {rows:>6} {best:>12.1} {read:>12.1} {copied:>12.1} {fraction:>8.2}", products.name());
         }
     }
 }
@@ -94,9 +94,9 @@ fn measure_copy_rate() -> f64 {
     const FLOATS: usize = 1 << 26;
     let from = vec![1.0f32; FLOATS];
     let mut to = vec![0.0f32; FLOATS];
-    let share = FLOATS.div_ceil(rayon::current_num_threads());
+    let chunk_len = FLOATS.div_ceil(rayon::current_num_threads());
     let copy = |to: &mut [f32]| {
-        to.par_chunks_mut(share).zip(from.par_chunks(share)).for_each(|(to, from)| to.copy_from_slice(from));
+        to.par_chunks_mut(chunk_len).zip(from.par_chunks(chunk_len)).for_each(|(to, from)| to.copy_from_slice(from));
     };
     copy(&mut to);
     let started = Instant::now();

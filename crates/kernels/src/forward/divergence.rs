@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, norm_rows, tile_rows};
+use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, normalize_selected_rows, tile_rows};
 use super::scratch::take_scratch;
 use super::{PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
@@ -39,7 +39,7 @@ pub fn divergences(
     weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
-    with_panels!(weight, |weight| divergences_with_panels([reference, variant], channels, head_params, weight, targets))
+    with_panels!(weight, |weight| compute_divergences([reference, variant], channels, head_params, weight, targets))
 }
 
 /// Computes the divergence at each target from the logits of two models. Targets must be sorted by row.
@@ -63,7 +63,7 @@ pub fn divergences_of_logits(
         .collect()
 }
 
-fn divergences_with_panels<K: PackedFormat>(
+fn compute_divergences<K: PackedFormat>(
     streams: [&[f32]; 2],
     channels: usize,
     head_params: HeadParams<'_>,
@@ -90,7 +90,7 @@ fn compare_rows<K: PackedFormat>(
     let mut normed = streams.map(|_| take_scratch(rows.len() * channels));
     let mut tiles = streams.map(|_| take_scratch(rows.len() * TILE_VOCAB.min(vocab)));
     for (x, normed) in streams.iter().zip(&mut normed) {
-        norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
+        normalize_selected_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
     }
     let packed_rows = normed.each_ref().map(|normed| K::pack_rows(MatrixView::rows(normed, rows.len(), channels)));
     let mut pairs: Vec<SoftmaxPair<'_>> = rows.iter().map(|targets| SoftmaxPair::new(targets)).collect();

@@ -112,7 +112,7 @@ fn predict_rows<K: PackedFormat>(
     tile: &mut [f32],
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
-    norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
+    normalize_selected_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
     let packed_rows = K::pack_rows(MatrixView::rows(normed, rows.len(), channels));
     let mut softmax = vec![Softmax::default(); rows.len()];
     let mut target_logits: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
@@ -155,7 +155,7 @@ pub fn logits(
 ) -> Vec<f32> {
     let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
-    norm_rows(x, channels, head_params.norm, rows.iter().copied(), &mut normed);
+    normalize_selected_rows(x, channels, head_params.norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
     weight.matmul(MatrixView::rows(&normed, rows.len(), channels), true, Update::Replace, &mut out);
     apply_soft_cap(&mut out, head_params.cap);
@@ -167,7 +167,7 @@ pub(super) fn apply_soft_cap(logits: &mut [f32], cap: Option<f32>) {
     simd::in_widest!(simd::soft_cap(logits, cap));
 }
 
-pub(super) fn norm_rows(
+pub(super) fn normalize_selected_rows(
     x: &[f32],
     channels: usize,
     norm: Norm<'_>,

@@ -21,7 +21,7 @@ const PIECE: usize = 1024;
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
-pub(super) fn multiply(
+pub(super) fn try_multiply(
     destination: &mut MatrixViewMut<'_, f32>,
     into: Update,
     a: MatrixView<'_, f32>,

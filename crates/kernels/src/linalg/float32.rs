@@ -62,8 +62,8 @@ impl PackedFormat for F32 {
     }
 }
 
-fn fits_cache(numbers: usize, cache_bytes: usize, height: usize) -> bool {
-    height * numbers * size_of::<f32>() <= cache_bytes
+fn fits_cache(depth: usize, cache_bytes: usize, height: usize) -> bool {
+    height * depth * size_of::<f32>() <= cache_bytes
 }
 
 /// Instruction set of a tile kernel.
@@ -154,7 +154,7 @@ impl F32Tile {
                     let x = (&x[top * row_stride..], row_stride);
                     let tile_out = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
-                    let fetched = ahead.next_share();
+                    let fetched = ahead.next_chunk();
                     by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], tile_out, adds));
                 }
             },
@@ -166,7 +166,7 @@ impl F32Tile {
                 for tile in tiles(rows, 6) {
                     let x = (&x[tile.start * row_stride..], row_stride);
                     let tile_out = (first.add(tile.start * stride), stride);
-                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.next_share()], tile_out, adds));
+                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.next_chunk()], tile_out, adds));
                 }
             },
         }
@@ -177,7 +177,7 @@ impl F32Tile {
 #[cfg(target_arch = "x86_64")]
 struct PrefetchSchedule<'a> {
     remaining: &'a [f32],
-    share_len: usize,
+    chunk_len: usize,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -187,15 +187,15 @@ impl<'a> PrefetchSchedule<'a> {
     const MIN_TILES: usize = 4;
 
     fn new(next: &'a [f32], tiles: usize) -> Self {
-        let share_len = next.len().div_ceil(tiles.max(1)).next_multiple_of(x86::CACHE_LINE);
-        Self { remaining: if tiles < Self::MIN_TILES { &[] } else { next }, share_len }
+        let chunk_len = next.len().div_ceil(tiles.max(1)).next_multiple_of(x86::CACHE_LINE);
+        Self { remaining: if tiles < Self::MIN_TILES { &[] } else { next }, chunk_len }
     }
 
     /// Returns the elements of the next piece to prefetch during one tile.
-    fn next_share(&mut self) -> &'a [f32] {
-        let (share, remaining) = self.remaining.split_at(self.share_len.min(self.remaining.len()));
+    fn next_chunk(&mut self) -> &'a [f32] {
+        let (chunk, remaining) = self.remaining.split_at(self.chunk_len.min(self.remaining.len()));
         self.remaining = remaining;
-        share
+        chunk
     }
 }
 

@@ -35,7 +35,7 @@ impl Element for f32 {
         a: MatrixView<'_, Self>,
         b: MatrixView<'_, Self>,
     ) -> bool {
-        dots::multiply(destination, into, a, b)
+        dots::try_multiply(destination, into, a, b)
     }
 }
 

@@ -108,7 +108,7 @@ fn apply_transform(x: &mut [f32], order: usize, side: Side) {
             sylvester_transform(row, power);
             if let Some((base, _)) = base {
                 scratch.copy_from_slice(row);
-                base_product(row, scratch, base, power, &signs);
+                apply_base_matrix(row, scratch, base, power, &signs);
             }
             for v in row {
                 *v *= scale;
@@ -158,7 +158,7 @@ fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
 /// # Shapes
 /// `output`, `input [base, power]`, `signs [base, base]`.
 #[inline(always)]
-fn base_product(output: &mut [f32], input: &[f32], base: usize, power: usize, signs: &[f32]) {
+fn apply_base_matrix(output: &mut [f32], input: &[f32], base: usize, power: usize, signs: &[f32]) {
     output.fill(0.0);
     for (output, signs) in output.chunks_exact_mut(power).zip(signs.chunks_exact(base)) {
         for (blocks, signs) in
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn hadamard_base_is_the_first_dividing_order() {
+    fn hadamard_order_uses_the_first_base_that_divides_it() {
         assert_eq!(base_and_power(4096), Some((1, 4096)));
         assert_eq!(base_and_power(5120), Some((40, 128)));
         assert_eq!(base_and_power(3072), Some((12, 256)));

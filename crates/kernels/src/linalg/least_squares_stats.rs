@@ -167,7 +167,7 @@ mod tests {
 
     /// The sample columns are combinations of three orthogonal patterns with mean zero.
     #[test]
-    fn canonical_correlations_do_not_depend_on_channel_scales() {
+    fn squared_canonical_correlations_match_hand_computed_sums() {
         let a = [1.0, 1.0, -1.0, -1.0];
         let b = [1.0, -1.0, 1.0, -1.0];
         let c = [1.0, -1.0, -1.0, 1.0];

@@ -221,12 +221,12 @@ impl<K: PackedFormat> Panels<K> {
         assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
         let mut words = vec![K::Word::default(); Self::total_words(inner, outer)];
         let size = Self::panel_words(inner).max(1);
-        let share = outer.div_ceil(K::lanes()).div_ceil(rayon::current_num_threads()).max(1);
+        let panels_per_thread = outer.div_ceil(K::lanes()).div_ceil(rayon::current_num_threads()).max(1);
         std::thread::scope(|scope| {
-            for (thread, words) in words.chunks_mut(share * size).enumerate() {
+            for (thread, words) in words.chunks_mut(panels_per_thread * size).enumerate() {
                 scope.spawn(move || {
                     for (index, words) in words.chunks_exact_mut(size).enumerate() {
-                        let panel = thread * share + index;
+                        let panel = thread * panels_per_thread + index;
                         for column in 0..K::lanes().min(outer - panel * K::lanes()) {
                             K::pack_column(&Self::weighted_column(matrices, panel, column), column, words);
                         }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greatest_eigenvalue_of_a_diagonal_matrix_is_found() {
+    fn largest_eigenvalue_of_diagonal_matrix_is_its_maximum() {
         for order in [1, 2, 7, 100, 1000] {
             let found = largest_eigenvalue(order, |x, y| {
                 y.iter_mut().zip(x).enumerate().for_each(|(i, (y, x))| *y = (i + 1) as f64 * x);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn greatest_eigenvalue_of_identity_and_zero_is_found() {
+    fn largest_eigenvalue_of_identity_is_one_and_of_zero_is_zero() {
         assert!((largest_eigenvalue(50, |x, y| y.copy_from_slice(x)) - 1.0).abs() < 1e-12);
         assert_eq!(largest_eigenvalue(50, |_, y| y.fill(0.0)), 0.0);
     }

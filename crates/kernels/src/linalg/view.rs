@@ -18,7 +18,7 @@ impl<'a, T> MatrixView<'a, T> {
 
     /// Creates a view of rows of `columns` elements with row stride `row_stride`.
     pub fn strided(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
-        Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
+        Self { data, rows, columns, row_stride, column_stride: 1 }.check_bounds()
     }
 
     pub fn row_count(&self) -> usize {
@@ -64,7 +64,7 @@ impl<'a, T> MatrixView<'a, T> {
         (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
     }
 
-    fn checked(self) -> Self {
+    fn check_bounds(self) -> Self {
         if self.rows > 0 && self.columns > 0 {
             let last = (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride;
             assert!(last < self.data.len(), "the matrix view exceeds its slice");

@@ -239,7 +239,7 @@ mod tests {
         Tiny,
     }
 
-    fn words(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
+    fn random_pairs(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
         (0..count).map(|i| random_bf16(2 * i, seed, numbers) | random_bf16(2 * i + 1, seed, numbers) << 16).collect()
     }
 
@@ -301,8 +301,8 @@ mod tests {
                 let row_words = lines + 3;
                 let panel_words = (lines + 2) * LANES;
                 let stride = count * LANES + 5;
-                let left = words(rows * row_words, 1, numbers);
-                let right = words(count * panel_words, 2, numbers);
+                let left = random_pairs(rows * row_words, 1, numbers);
+                let right = random_pairs(count * panel_words, 2, numbers);
                 let rows = RowWords { words: &left, row_words, count: rows };
                 let panels = PairPanels { words: &right, stride: panel_words, lines, count };
                 let scale = if matches!(numbers, Numbers::Tiny) { f32::MIN_POSITIVE } else { 1.0 };

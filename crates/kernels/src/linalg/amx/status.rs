@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn amx_status_is_equal_on_every_call() {
+    fn amx_status_does_not_change_between_calls() {
         assert_eq!(status(), status());
     }
 }

@@ -31,7 +31,7 @@ impl Shape {
         Self { rows: [top, rows - top], pairs, parts }
     }
 
-    fn config(self) -> TileConfig {
+    fn build_config(self) -> TileConfig {
         let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         for (half, rows) in self.rows.into_iter().enumerate() {
             SUMS[half].into_iter().for_each(|tile| set_tile(tile, rows, LANES / 2, &mut config));
@@ -76,7 +76,7 @@ pub(super) unsafe fn with_tiles(shape: Shape, body: impl FnOnce(&Tiles)) {
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
         }
     }
-    let config = shape.config();
+    let config = shape.build_config();
     // SAFETY: the caller guarantees that AMX is usable. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
     let tiles = ReleaseGuard(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
