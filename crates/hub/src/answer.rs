@@ -87,7 +87,10 @@ impl RequestContext<'_> {
         let expired = !is_from_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
-            return Err(RequestFailure::Transient { why, retry_after: requested_delay(headers, SystemTime::now()) });
+            return Err(RequestFailure::Transient {
+                why,
+                retry_after: parse_requested_delay(headers, SystemTime::now()),
+            });
         }
         let error = self.status_error(status, code.as_deref(), &why);
         let affects_all_files = matches!(status.as_u16(), 401 | 403)
@@ -147,21 +150,21 @@ pub(crate) fn page_url(endpoint: &Url, repo: &Repo) -> String {
 
 /// Returns the delay requested by the Hub: the larger of the headers `Retry-After` (seconds or a date) and `RateLimit`
 /// (its field `t`, in seconds).
-fn requested_delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+fn parse_requested_delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
         let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
         seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
     });
     // `"api";r=0;t=55` means that the quota is exhausted and resets in 55 seconds.
     let limit = header_text("ratelimit", headers).and_then(|text| {
-        let remaining = rate_limit_field(text, "r").unwrap_or(0);
-        (remaining == 0).then(|| rate_limit_field(text, "t").map(Duration::from_secs)).flatten()
+        let remaining = parse_rate_limit_field(text, "r").unwrap_or(0);
+        (remaining == 0).then(|| parse_rate_limit_field(text, "t").map(Duration::from_secs)).flatten()
     });
     retry_after.max(limit)
 }
 
 /// Parses a number from a `RateLimit` header, such as `55` for the field `t` of `"api";r=0;t=55`.
-fn rate_limit_field(text: &str, name: &str) -> Option<u64> {
+fn parse_rate_limit_field(text: &str, name: &str) -> Option<u64> {
     text.split(';').find_map(|field| field.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse().ok())
 }
 
@@ -191,7 +194,7 @@ mod tests {
             (&[], None),
         ] {
             assert_eq!(
-                requested_delay(&headers(response_headers), now),
+                parse_requested_delay(&headers(response_headers), now),
                 seconds.map(Duration::from_secs),
                 "{response_headers:?}"
             );

@@ -99,7 +99,7 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if offline mode is set, or if the runtime or HTTP client cannot be created.
-    pub(crate) fn connection(&self) -> Result<&Connection> {
+    pub(crate) fn get_or_create_connection(&self) -> Result<&Connection> {
         if self.settings.offline {
             return Err(Error::missing("cannot access the hub: HF_HUB_OFFLINE is set")
                 .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch missing files"));
@@ -131,7 +131,7 @@ impl Hub {
     }
 
     /// Builds a URL from the endpoint and a percent-encoded path.
-    pub(crate) fn url(&self, path: &str) -> Result<Url> {
+    pub(crate) fn build_url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid URL").at(path).found(error))
     }
@@ -150,7 +150,7 @@ impl Hub {
         request: &HubRequest<'_>,
         control: FetchControl<'_>,
     ) -> Result<Reply, RequestFailure> {
-        let connection = self.connection().map_err(RequestFailure::Permanent)?;
+        let connection = self.get_or_create_connection().map_err(RequestFailure::Permanent)?;
         let mut url = request.url.clone();
         let mut headers = HeaderMap::new();
         let mut seen = Vec::new();

@@ -45,7 +45,7 @@ impl Hub {
         let display_name = display_name(&repo.source, &file.name);
         let context = self.request_context(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(percent_encode).collect();
-        let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
+        let url = self.build_url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let head = match &file.blob {
             Some(blob) => FileHead { etag: blob.clone(), bytes: file.bytes },
             None => {

@@ -71,7 +71,7 @@ impl Hub {
         // Start with the smallest files, so that an unaccepted license is reported immediately.
         missing.sort_by_key(|(_, file)| file.bytes);
 
-        let runtime = &self.connection()?.runtime;
+        let runtime = &self.get_or_create_connection()?.runtime;
         self.refused_repos.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let downloads =
             Downloads { hub: self, runtime, missing, next: AtomicUsize::new(0), control, outcome: Mutex::new(fetched) };

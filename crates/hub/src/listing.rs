@@ -64,7 +64,7 @@ impl Hub {
             return Ok(commit);
         }
         let url =
-            self.url(&format!("api/{}/revision/{}", source.repo.api_path(), percent_encode(source.revision())))?;
+            self.build_url(&format!("api/{}/revision/{}", source.repo.api_path(), percent_encode(source.revision())))?;
         Ok(self.get_json::<Revision>(source, url, control).await?.0.sha)
     }
 
@@ -83,7 +83,7 @@ impl Hub {
             .map(|part| format!("/{}", percent_encode(part)))
             .collect();
         let query = if is_recursive { "?recursive=true" } else { "" };
-        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{query}", source.repo.api_path()))?;
+        let mut url = self.build_url(&format!("api/{}/tree/{commit}{folder}{query}", source.repo.api_path()))?;
         let mut files = Vec::new();
         for _ in 0..MAX_LISTING_PAGES {
             let (entries, next) = self.get_json::<Vec<ListingEntry>>(source, url.clone(), control).await?;

@@ -215,7 +215,7 @@ impl Drop for PartialFile {
 }
 
 /// Returns the size of the longest abandoned partial file of a blob.
-pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
+pub(crate) fn find_abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
     list_abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
@@ -265,7 +265,7 @@ mod tests {
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
             drop(part);
-            assert_eq!(abandoned_bytes(blobs.path(), blob), 3);
+            assert_eq!(find_abandoned_bytes(blobs.path(), blob), 3);
             let mut part = open_with_expected_size_5(blob, blobs.path());
             assert_eq!(part.bytes(), 3);
             part.write(b"46").unwrap();

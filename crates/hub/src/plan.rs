@@ -13,7 +13,7 @@ use crate::client::{FetchControl, Hub};
 use crate::event::Reporter;
 use crate::lock::Lock;
 use crate::name::{BlobName, Commit, ContentHash, FileName};
-use crate::partial_file::abandoned_bytes;
+use crate::partial_file::find_abandoned_bytes;
 use crate::repo::Source;
 
 /// Request for files in a repository.
@@ -268,7 +268,7 @@ impl Hub {
             }
             Ok::<_, Error>((commit, listed))
         };
-        let (commit, listed) = self.connection()?.runtime.block_on(listing)?;
+        let (commit, listed) = self.get_or_create_connection()?.runtime.block_on(listing)?;
         self.plan_files(request, commit.clone(), false, &listed, &|| {
             let page = page_url(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
@@ -295,7 +295,7 @@ impl Hub {
                 let cached = self.cache.file(repo, &commit, name, bytes);
                 let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
                 let partial_bytes =
-                    sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs_dir(repo), &blob.for_file(name)));
+                    sought.map_or(0, |blob| find_abandoned_bytes(&self.cache.blobs_dir(repo), &blob.for_file(name)));
                 let partial_bytes = if bytes.is_some_and(|bytes| partial_bytes > bytes) { 0 } else { partial_bytes };
                 PlannedFile { name: name.clone(), bytes, sha256, blob, cached, partial_bytes }
             })

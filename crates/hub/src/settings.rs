@@ -72,33 +72,33 @@ impl HubSettings {
     /// # Errors
     /// Fails in the same cases as [`from_env`](Self::from_env).
     pub fn from_vars(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let home = path_variable(lookup, "HF_HOME").unwrap_or_else(|| {
-            (path_variable(lookup, "XDG_CACHE_HOME").unwrap_or_else(|| expand_path("~/.cache", lookup)))
+        let home = read_path_variable(lookup, "HF_HOME").unwrap_or_else(|| {
+            (read_path_variable(lookup, "XDG_CACHE_HOME").unwrap_or_else(|| expand_path("~/.cache", lookup)))
                 .join("huggingface")
         });
-        let cache = path_variable(lookup, "HF_HUB_CACHE")
-            .or_else(|| path_variable(lookup, "HUGGINGFACE_HUB_CACHE"))
+        let cache = read_path_variable(lookup, "HF_HUB_CACHE")
+            .or_else(|| read_path_variable(lookup, "HUGGINGFACE_HUB_CACHE"))
             .unwrap_or_else(|| home.join("hub"));
-        let offline = variable_text("HF_HUB_OFFLINE", lookup)
+        let offline = read_variable("HF_HUB_OFFLINE", lookup)
             .filter(|value| !value.is_empty())
-            .or_else(|| variable_text("TRANSFORMERS_OFFLINE", lookup));
+            .or_else(|| read_variable("TRANSFORMERS_OFFLINE", lookup));
         let retry_policy = RetryPolicy::default();
         Ok(Self {
             endpoint: parse_endpoint(
-                &variable_text("HF_ENDPOINT", lookup)
+                &read_variable("HF_ENDPOINT", lookup)
                     .filter(|value| !value.is_empty())
                     .unwrap_or(DEFAULT_ENDPOINT.to_owned()),
             )?,
             cache,
-            token: match variable_text("HF_HUB_DISABLE_IMPLICIT_TOKEN", lookup).as_deref().is_some_and(is_true) {
+            token: match read_variable("HF_HUB_DISABLE_IMPLICIT_TOKEN", lookup).as_deref().is_some_and(is_true) {
                 true => None,
                 false => load_token(
-                    &|name| variable_text(name, lookup),
-                    &path_variable(lookup, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
+                    &|name| read_variable(name, lookup),
+                    &read_path_variable(lookup, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
                 )?,
             },
             offline: offline.as_deref().is_some_and(is_true),
-            symlinks: !variable_text("HF_HUB_DISABLE_SYMLINKS", lookup).as_deref().is_some_and(is_true),
+            symlinks: !read_variable("HF_HUB_DISABLE_SYMLINKS", lookup).as_deref().is_some_and(is_true),
             retry_policy: RetryPolicy {
                 response_timeout: read_timeout(lookup, "HF_HUB_ETAG_TIMEOUT", retry_policy.response_timeout)?,
                 stall_timeout: read_timeout(lookup, "HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall_timeout)?,
@@ -110,7 +110,7 @@ impl HubSettings {
 }
 
 fn read_timeout(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Duration) -> Result<Duration> {
-    match variable_text(name, lookup).filter(|value| !value.is_empty()) {
+    match read_variable(name, lookup).filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => match value.parse::<u32>() {
             // As in `huggingface_hub`, 0 selects the default.
@@ -121,11 +121,11 @@ fn read_timeout(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str, default: 
     }
 }
 
-fn path_variable(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    variable_text(name, lookup).map(|value| expand_path(&value, lookup))
+fn read_path_variable(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    read_variable(name, lookup).map(|value| expand_path(&value, lookup))
 }
 
-fn variable_text(name: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
+fn read_variable(name: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
     lookup(name).and_then(|value| value.into_string().ok())
 }
 
@@ -166,8 +166,8 @@ fn expand_path(text: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> PathBuf
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
             format!(
                 "{}{rest}",
-                variable_text("HOME", lookup)
-                    .or_else(|| variable_text("USERPROFILE", lookup))
+                read_variable("HOME", lookup)
+                    .or_else(|| read_variable("USERPROFILE", lookup))
                     .unwrap_or_else(|| "~".to_owned())
             )
         }
@@ -185,7 +185,7 @@ fn expand_path(text: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> PathBuf
                 (&after[..end], end)
             }
         };
-        match variable_text(name, lookup).filter(|_| !name.is_empty()) {
+        match read_variable(name, lookup).filter(|_| !name.is_empty()) {
             Some(value) => expanded.push_str(&value),
             None => expanded.push_str(&rest[start..start + 1 + end]),
         }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_is_never_shown() {
+    fn token_is_absent_from_debug_output_and_errors() {
         let token = Token::new(" hf_secret\r\n", "HF_TOKEN").unwrap().unwrap();
         assert_eq!(format!("{token:?} {:?}", token.header().unwrap()), "[token] Sensitive");
         assert_eq!(token.redact("you sent hf_secret, twice: hf_secret"), "you sent [token], twice: [token]");

@@ -232,7 +232,7 @@ fn removed_pack_members_do_not_disturb_readers() {
 }
 
 #[test]
-fn unpacked_scores_of_older_versions_remain_usable() {
+fn scores_stored_outside_packs_remain_usable() {
     let (folder, store) = store();
     for value in 0..3 {
         let mut draft = store.draft().unwrap();

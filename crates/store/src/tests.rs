@@ -123,7 +123,7 @@ fn dropped_draft_leaves_no_files() {
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
 }
 
-fn set_old(path: &Path) {
+fn make_stale(path: &Path) {
     let file = fs::File::open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::STALE_AFTER * 2).unwrap();
 }
@@ -159,8 +159,8 @@ fn only_drafts_of_dead_processes_are_removed() {
         "files of possibly running processes were removed"
     );
     assert_eq!(count_drafts(folder.path()), 3);
-    set_old(&record);
-    set_old(&ownerless);
+    make_stale(&record);
+    make_stale(&ownerless);
     assert_eq!(store.abandoned_drafts().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), SCHEMA).unwrap();
     assert!(!remote_draft.exists() && !ownerless.exists() && !record.exists(), "files remain after the timeout");

@@ -114,9 +114,9 @@ fn count_dead(folder: &Path) -> usize {
 #[test]
 fn heartbeat_updates_and_restores_the_record() {
     let (folder, one, _two) = workers();
-    wait_until("no heartbeat", &|| beat_of(folder.path(), one.id()) >= Some(1));
+    wait_until("no heartbeat", &|| read_heartbeat(folder.path(), one.id()) >= Some(1));
     fs::remove_file(&one.record).unwrap();
-    wait_until("no new record", &|| beat_of(folder.path(), one.id()) >= Some(2));
+    wait_until("no new record", &|| read_heartbeat(folder.path(), one.id()) >= Some(2));
 }
 
 fn wait_until(what: &str, until: &dyn Fn() -> bool) {
@@ -232,6 +232,6 @@ fn folder_in_place_of_a_lease_does_not_block_it() {
     }
 }
 
-fn beat_of(folder: &Path, id: &str) -> Option<u64> {
+fn read_heartbeat(folder: &Path, id: &str) -> Option<u64> {
     list_processes(&SystemDisk::default(), folder).iter().find(|known| known.process.id == id).map(|k| k.process.beat)
 }

@@ -149,7 +149,7 @@ impl Client {
     }
 
     /// Returns whether the reply to the next change is lost.
-    fn lies(&self) -> bool {
+    fn loses_reply(&self) -> bool {
         let number = self.changes.fetch_add(1, Relaxed) + 1;
         self.network.lies > 0 && number.is_multiple_of(self.network.lies)
     }
@@ -302,7 +302,7 @@ impl Disk for Client {
         self.server.put(to, Node::File(node));
         lock(&self.seen).remove(&text(to));
         lock(&self.lists).remove(&split(to).0);
-        if self.lies() { Err(ErrorKind::AlreadyExists.into()) } else { Ok(()) }
+        if self.loses_reply() { Err(ErrorKind::AlreadyExists.into()) } else { Ok(()) }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -330,7 +330,7 @@ impl Disk for Client {
         if let Some(listener) = &self.listener {
             listener(to);
         }
-        if self.lies() { Err(missing()) } else { Ok(()) }
+        if self.loses_reply() { Err(missing()) } else { Ok(()) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
