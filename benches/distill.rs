@@ -1,5 +1,5 @@
-//! Measures how much time a fine-tuning step saves by reading the hidden states before the operator (`X_pre`) and the
-//! teacher's top tokens instead of running the complete student and teacher.
+//! Measures how much time a fine-tuning step of an operator, which replaces removed layers, saves by reading the hidden
+//! states before the operator and the dense model's top tokens instead of running the complete pruned and dense models.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -48,7 +48,7 @@ fn main() {
     });
     let [dense, behind] =
         [&unpruned, &removed].map(|tail| measure_milliseconds(|| drop(tail.logits(&embedded).unwrap())));
-    // Time of the student's layers before the cut: the time of the dense pass minus that of the layers from `start` on.
+    // Time of the layers before the removed ones: the time of the dense pass minus that of the layers from `start` on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);

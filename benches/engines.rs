@@ -1,6 +1,6 @@
-//! Measures the CPU throughput of the decoder and of the candle engine in tokens per second, for each dtype that they
-//! support. Runs the dense forward pass including the head, in interleaved rounds. Also profiles the candle operations
-//! of one layer.
+//! Measures the throughput of the CPU engine ([`Decoder`]) and of the candle engine on the CPU in tokens per second,
+//! for each dtype that they support. Runs the dense forward pass including the head, in interleaved rounds. Also
+//! profiles the candle operations of one layer.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]

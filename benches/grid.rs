@@ -1,4 +1,5 @@
-//! Compares the wall time of a grid run, whose cells share computation, with separate runs of each cell.
+//! Compares the wall time of a grid run, whose cells (single experiments) share computation, with separate runs of each
+//! cell.
 //!
 //! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]` runs `tests/real/english.yaml` by default. The key-value pairs
 //! work like `--set`.
@@ -27,7 +28,7 @@ fn main() {
     let file = files.first().map_or(root.join("tests/real/english.yaml"), PathBuf::from);
     let grid = Grid::load(&file, None, &overrides).unwrap();
     let seconds = |cells: &[Cell]| {
-        // Start each run with an empty store, so that it reuses no artifacts.
+        // Start each run with an empty store, so that it reuses no results.
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };

@@ -1,5 +1,5 @@
-//! Measures orchestration overhead: planning a grid of 10,000 cells, storing a small artifact (compared with a plain
-//! durable write), and hashing inputs.
+//! Measures orchestration overhead: planning a grid of 10,000 cells (experiments), storing a small object (compared
+//! with a plain durable write), and hashing inputs.
 //!
 //! `cargo bench --bench plan`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -23,7 +23,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     measure_planning();
-    measure_small_artifacts();
+    measure_small_objects();
     measure_hashing();
 }
 
@@ -77,7 +77,7 @@ fn path_in(name: &str, folder: &Path) -> std::path::PathBuf {
     folder.join(name)
 }
 
-fn measure_small_artifacts() {
+fn measure_small_objects() {
     const COUNT: usize = 500;
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();

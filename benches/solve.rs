@@ -1,6 +1,6 @@
-//! Benchmarks the steps of solving for an operator (Gram matrices, Cholesky, streamed QR), each compared with a plain
-//! matrix product of the same size. Also compares the fast Hadamard transform with a product by the dense Hadamard
-//! matrix.
+//! Benchmarks the steps of fitting an operator by least squares (Gram matrices, Cholesky, streamed QR), each compared
+//! with a plain matrix product of the same size. Also compares the fast Hadamard transform with a product by the dense
+//! Hadamard matrix.
 //!
 //! `cargo bench --bench solve [-- CHANNELS…]` measures the given numbers of channels in addition to 1024 and 2048. Each
 //! system has as many rows as channels.

@@ -35,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Tokens per batch, equal to the default of the `ghostlab` program.
 const BATCH_TOKENS: usize = 2048;
-/// Ridge that the recovery `ghosted` adds to the diagonal.
+/// Ridge that the recovery method `ghosted` adds to the diagonal.
 const RIDGE: f64 = 1e-6;
 
 fn main() -> ExitCode {
@@ -198,8 +198,8 @@ fn score_second_halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()
     })
 }
 
-/// Solves for the operator of the recovery `ghosted` from the rows `pre` to the rows `post`, both `[rows, C]` in f32.
-/// Each round writes its solution, `[C, C]` in f64, to the same file.
+/// Solves for the operator of the recovery method `ghosted` from the rows `pre` to the rows `post`, both `[rows, C]` in
+/// f32. Each round writes its solution, `[C, C]` in f64, to the same file.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| linear_system_error(&error, system))?;

@@ -34,7 +34,7 @@ pub(super) fn config_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Returns the config entry of an exported operator.
+/// Returns the config entry of an exported operator, which is applied before or after a layer.
 fn dense_attachment(layer: usize, at: &str) -> Value {
     json!({"layer": layer, "at": at, "form": "dense", "bias": true})
 }

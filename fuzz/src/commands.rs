@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{checkout, watch};
 
-/// Number of calls after which the store is cleared, because it keeps each grid's tokens.
+/// Number of calls after which the store is cleared, because it keeps the tokens of each grid's texts.
 const CALLS_PER_CLEAR: usize = 500;
 
 /// Temporary folder, and the number of calls that have used it. Calls are serialized, because the current folder and

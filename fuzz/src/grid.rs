@@ -1,4 +1,4 @@
-//! Fuzz target for grids.
+//! Fuzz target for grids, the experiment files of `ghostlab run`.
 
 use std::fs;
 use std::path::Path;

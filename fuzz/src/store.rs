@@ -42,7 +42,7 @@ pub(super) fn fuzz_meta(data: &[u8]) {
     }
 }
 
-/// Writes the scores of two variants into one pack.
+/// Stores two small objects in one pack. Returns their keys and the path of the pack.
 fn write_pack(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));

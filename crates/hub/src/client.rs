@@ -47,6 +47,7 @@ pub(crate) struct FetchControl<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
+/// Request to the Hub, which may redirect it to another host.
 pub(crate) struct HubRequest<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,

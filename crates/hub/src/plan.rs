@@ -37,6 +37,7 @@ pub struct FetchPlan {
     pub repos: Vec<PlannedRepo>,
 }
 
+/// Requested files of one repository.
 #[derive(Debug, Clone)]
 pub struct PlannedRepo {
     pub source: Source,
@@ -47,6 +48,7 @@ pub struct PlannedRepo {
     pub files: Vec<PlannedFile>,
 }
 
+/// Requested file, and its state in the cache.
 #[derive(Debug, Clone)]
 pub struct PlannedFile {
     pub name: FileName,
@@ -88,7 +90,7 @@ fn pattern_error(found: String, pattern: &str) -> Error {
 }
 
 impl RepoFiles {
-    /// Creates a request for the files needed to load a decoder.
+    /// Creates a request for the files needed to load a decoder model.
     pub fn backbone(source: Source) -> Self {
         let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(FilePattern::required);
         let config_files =

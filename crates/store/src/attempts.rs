@@ -88,7 +88,7 @@ pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String
         .collect()
 }
 
-/// Removes the recorded attempts at a finished job and at its chunks, whose names start with `name`.
+/// Removes the recorded attempts at a finished job and at its chunks, i.e. at all jobs whose names start with `name`.
 pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
     for job in disk.list(&root.join("attempts")).iter().filter(|job| job.starts_with(name)) {
         remove_matching(disk, &attempts_folder(root, job), |_| true);
@@ -156,7 +156,8 @@ impl Store {
         read_all_attempts(&*self.disk, &self.root)
     }
 
-    /// Removes the recorded attempts at a finished job and at its chunks.
+    /// Removes the recorded attempts at a finished job and at its chunks, i.e. at all jobs whose names start with
+    /// `name`.
     pub fn clear_attempts(&self, name: &str) {
         self.unwritten_attempts().retain(|job, _| !job.starts_with(name));
         remove_attempts(&*self.disk, &self.root, name);

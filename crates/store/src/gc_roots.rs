@@ -133,7 +133,7 @@ pub(super) fn read_reserved_hashes(disk: &dyn Disk, root: &Path, processes: &[St
 }
 
 /// Returns the hashes that none of the processes has reserved. Stops reading lists once every hash is reserved. This is
-/// common, because each worker reserves all objects of its grid.
+/// common, because each worker reserves all objects of its experiment.
 pub(super) fn find_unreserved<'h>(
     disk: &dyn Disk,
     root: &Path,

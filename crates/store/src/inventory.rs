@@ -18,7 +18,8 @@ use ghostlab_core::error::{Error, Result};
 /// Object in a store listing, intact or damaged.
 #[derive(Debug)]
 pub struct InventoryItem {
-    /// Folder name of the stage, such as `scores-v1`. The version may be older or newer than the current one.
+    /// Folder name of the [`ObjectKind`](super::ObjectKind), such as `scores-v1`. The version may be older or newer
+    /// than the current one.
     pub stage: String,
     /// Hash of the object's key.
     pub hash: String,

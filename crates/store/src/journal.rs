@@ -24,10 +24,12 @@ use ghostlab_core::files::sha256;
 pub struct JournalRecord {
     /// Hash of the object's key.
     pub key: String,
+    /// Index of the chunk.
     pub chunk: usize,
     /// Values, stored bit for bit.
     #[serde(with = "bits")]
     pub values: Vec<f64>,
+    /// Compute time.
     pub seconds: f64,
 }
 
@@ -44,7 +46,7 @@ pub struct Journal {
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // Each writer needs its own file: two jobs of one process share a folder if one backbone has two names.
+        // Each writer needs its own file: two jobs of one process share a folder if one model has two names.
         static NEXT_JOURNAL_ID: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", NEXT_JOURNAL_ID.fetch_add(1, Relaxed)));
         Self { disk, folder, own_path: path, buffer: Vec::new(), read_offsets: BTreeMap::new() }

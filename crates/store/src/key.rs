@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::files::sha256;
 
-/// Kind of object, and the version of the stage that computes it. The version is bumped when the output of the stage
-/// changes so that objects from older versions are no longer found.
+/// Kind of object, and the version of the stage (pipeline step) that computes it. The version is bumped when the output
+/// of the stage changes so that objects from older versions are no longer found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKind {
     name: &'static str,
@@ -64,8 +64,8 @@ pub struct Key {
     fields: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
-    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. If an older
-    /// object has the same name but a different hash, the input has changed.
+    /// Name of the input in the grid (experiment file). Not part of the identity, so a model may have several names. If
+    /// an older object has the same name but a different hash, the input has changed.
     input: Option<String>,
     /// Description of the object, provided by the stage that computes it. Not part of the identity, and not included in
     /// the records of derived objects.

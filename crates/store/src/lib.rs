@@ -8,7 +8,8 @@
 //! The folders next to the objects contain records of running processes (`processes/`), their leases (`claims/`) and
 //! the hashes that they reserve (`uses/`), journals of unfinished work (`journals/`), failed attempts (`attempts/`),
 //! drafts (`drafts/`), cached hashes of large inputs (`index/`), run records (`runs/`), plan summaries (`plans/`),
-//! grids submitted to a scheduler (`submissions/`) and the program copies that scheduler jobs run (`programs/`).
+//! experiment grids submitted to a cluster scheduler (`submissions/`) and the program copies that scheduler jobs run
+//! (`programs/`).
 //!
 //! The marker `store.json` identifies a store. Folders without it are never modified.
 //!
@@ -113,7 +114,7 @@ pub struct Store {
     unpacked: Arc<OnceLock<HashSet<String>>>,
     /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
-    /// Input hashes shared by all grids in this process.
+    /// Hashes of input files, shared by all clones of this store.
     input_hashes: Arc<InputHashCache>,
     /// Function that returns the provenance of new objects, i.e. the field `made` in `meta.json`.
     provenance: Arc<dyn Fn() -> Value + Send + Sync>,

@@ -18,6 +18,7 @@ pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
 
 /// Process with a record in the store.
 pub(super) struct KnownProcess {
+    /// Path of the record.
     pub(super) record: PathBuf,
     pub(super) process: Process,
     pub(super) dead: bool,
