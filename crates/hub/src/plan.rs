@@ -56,7 +56,7 @@ pub struct PlannedFile {
     pub sha256: Option<ContentHash>,
     /// Name of the blob in the cache, if known.
     pub(crate) blob: Option<BlobName>,
-    /// Path of the file in the cache, if it is cached.
+    /// Path in the cache.
     pub cached: Option<PathBuf>,
     /// Number of bytes present from an earlier attempt.
     pub partial_bytes: u64,

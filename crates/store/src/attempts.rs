@@ -88,15 +88,14 @@ pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String
         .collect()
 }
 
-/// Removes the recorded attempts at a finished job and at its chunks, i.e. at all jobs whose names start with `name`.
+/// Implements [`Store::clear_attempts`] on disk.
 pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
     for job in disk.list(&root.join("attempts")).iter().filter(|job| job.starts_with(name)) {
         remove_matching(disk, &attempts_folder(root, job), |_| true);
     }
 }
 
-/// Removes the crash records of a job. Called once the job makes progress, because the remaining work did not cause
-/// those crashes.
+/// Implements [`Store::clear_deaths`].
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove_matching(disk, &attempts_folder(root, name), |attempt| attempt.died);
 }

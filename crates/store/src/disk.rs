@@ -22,7 +22,6 @@ use ghostlab_core::files::{atomic, regular};
 
 /// File system and clock operations that a store needs.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Reads a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read_from(path, 0)
     }
@@ -93,7 +92,6 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Fails if the source is missing or the destination cannot be replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Creates a folder and its parents if they are missing.

@@ -152,10 +152,7 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("read", path, error)
 }
 
-/// Runs `read` on input files and checks that they have not changed since they were hashed.
-///
-/// # Errors
-/// Fails with the error from `read`, or with exit code 2 and the file name if a file has changed.
+/// Implements [`crate::Store::read_unchanged`].
 pub(super) fn read_unchanged<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = read_stamps(files);
     let value = read();

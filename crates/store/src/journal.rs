@@ -24,12 +24,10 @@ use ghostlab_core::files::sha256;
 pub struct JournalRecord {
     /// Hash of the object's key.
     pub key: String,
-    /// Index of the chunk.
     pub chunk: usize,
     /// Values, stored bit for bit.
     #[serde(with = "bits")]
     pub values: Vec<f64>,
-    /// Compute time.
     pub seconds: f64,
 }
 
@@ -103,14 +101,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes this process's journal for a job that another process has finished.
+    /// Implements [`crate::Store::remove_journal`].
     pub(super) fn remove(self) {
         self.disk.remove(&self.own_path).ok();
         self.disk.remove_empty_folder(&self.folder).ok();
     }
 
-    /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
-    /// them are stored.
+    /// Implements [`crate::Store::retire`].
     pub(super) fn retire(self, is_dead: impl Fn(&str) -> bool, is_stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own_path).ok();
         remove_stored_journals(&*self.disk, &self.folder, &is_dead, &is_stored);

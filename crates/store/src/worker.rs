@@ -217,7 +217,7 @@ impl Worker {
         &self.process.id
     }
 
-    /// Returns a number below `count` that usually differs between processes.
+    /// Implements [`crate::Store::start_offset`].
     pub(crate) fn start_offset(&self, count: usize) -> usize {
         let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
@@ -294,7 +294,7 @@ impl Worker {
         false
     }
 
-    /// Calls `inspect` with the names of all leases, from a listing that may be slightly stale.
+    /// Implements [`crate::Store::with_leases`].
     pub(crate) fn with_leases<T>(&self, inspect: impl FnOnce(&BTreeSet<String>) -> T) -> T {
         let mut lease_listing = lock(&self.lease_listing);
         let now = self.disk.now();

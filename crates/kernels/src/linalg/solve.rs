@@ -137,7 +137,6 @@ impl NormalEquations {
         self.channels
     }
 
-    /// Returns the number of rows added.
     pub fn rows(&self) -> usize {
         self.rows
     }
