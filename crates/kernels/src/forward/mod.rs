@@ -132,7 +132,8 @@ impl RotaryTable {
 /// Computes the attention for all segments.
 ///
 /// # Shapes
-/// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
+/// With the `H`, `K` and `D` of [`AttentionParams`]: `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side),
+/// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
 pub fn attention(qkv: &[f32], rotated: &[f32], params: &AttentionParams<'_>, segments: Segments<'_>) -> Scratch {
     match params.bf16_kernels {
         Some(kernels) => attention_bf16::attention_in_bf16(kernels, qkv, rotated, params, segments),
