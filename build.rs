@@ -11,7 +11,7 @@ fn main() {
         let output = Command::new("git").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
-    let sources = sources();
+    let sources = list_sources();
     let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--"];
     status.extend(sources.iter().map(String::as_str));
     let commit = git(&["rev-parse", "HEAD"]).unwrap_or_default();
@@ -20,8 +20,8 @@ fn main() {
     println!("cargo::rustc-env=GHOSTLAB_DIRTY={dirty}");
     // Rerun if the commit or a source file changes. Git's index is not watched, because even `git status` may update
     // it.
-    let of_git = ["HEAD", "refs/heads"].into_iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
-    for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
+    let git_paths = ["HEAD", "refs/heads"].into_iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
+    for path in git_paths.chain(sources).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
     // Strip function names, which take up a third of the binary and do not appear in messages. The release profile also
@@ -32,16 +32,16 @@ fn main() {
     embed();
 }
 
-/// Returns the source files and folders of the program, sorted by path.
-fn sources() -> Vec<String> {
+/// Returns the files and folders from which the program is built, sorted by path.
+fn list_sources() -> Vec<String> {
     let crates = std::fs::read_dir("crates").into_iter().flatten().flatten();
-    let of_crates =
+    let crate_paths =
         crates.flat_map(|member| ["src", "Cargo.toml"].map(|name| member.path().join(name).display().to_string()));
-    let mut all =
+    let mut paths =
         ["src", "build.rs", "Cargo.toml", "Cargo.lock", "experiments", "data/tiny"].map(String::from).to_vec();
-    all.extend(of_crates);
-    all.sort();
-    all
+    paths.extend(crate_paths);
+    paths.sort();
+    paths
 }
 
 /// Writes `embedded.rs`, which embeds the experiments and the data for the `tiny` profile (24 MB) together with their
@@ -50,7 +50,7 @@ fn embed() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = Vec::new();
     for folder in ["experiments", "data/tiny"] {
-        below(&root.join(folder), &mut files);
+        collect_files(&root.join(folder), &mut files);
     }
     files.sort();
     let mut hash = DefaultHasher::new();
@@ -69,10 +69,10 @@ fn embed() {
     }
 }
 
-fn below(folder: &Path, files: &mut Vec<PathBuf>) {
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()) {
         match path.is_dir() {
-            true => below(&path, files),
+            true => collect_files(&path, files),
             false => files.push(path),
         }
     }

@@ -118,10 +118,10 @@ pub fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(HeapCount { current: 0, peak: 0 }));
     // Allocate once to find out whether this allocator is the global allocator of the program.
     drop(std::hint::black_box(vec![0u8; 1]));
-    let counts = COUNT.get().is_some_and(|count| count.peak > 0);
-    let done = work();
+    let is_counting = COUNT.get().is_some_and(|count| count.peak > 0);
+    let result = work();
     let peak = COUNT.take().map_or(0, |count| count.peak);
-    (done, counts.then_some(peak as u64))
+    (result, is_counting.then_some(peak as u64))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peak_allocation_is_counted() {
+    fn peak_excludes_other_threads_and_later_allocations() {
         // Tests use a different global allocator, so this test calls `Heap` directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
         let ((), peak) = measure_peak(|| {

@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
+/// Files that are compiled into the program.
 #[derive(Debug)]
 pub struct EmbeddedFiles {
     /// Hash of the names and contents of the files. The directory of the unpacked files is named after it.
     pub id: &'static str,
+    /// Relative path and content of each file.
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
@@ -24,15 +26,15 @@ pub fn register_embedded(files: &'static EmbeddedFiles) {
 /// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which
 /// [`unpack_installed`] unpacked the embedded files. Returns `None` if neither exists.
 pub fn installed_folder() -> Option<PathBuf> {
-    let found = find_beside_program().filter(|folder| has_experiments(folder));
-    found.or_else(|| unpacked_folder(EMBEDDED.get()?).filter(|folder| has_experiments(folder)))
+    let installed = share_folder_of_program().filter(|folder| has_experiments(folder));
+    installed.or_else(|| unpacked_folder(EMBEDDED.get()?).filter(|folder| has_experiments(folder)))
 }
 
 fn has_experiments(folder: &Path) -> bool {
     folder.join(EXPERIMENTS).is_dir()
 }
 
-fn find_beside_program() -> Option<PathBuf> {
+fn share_folder_of_program() -> Option<PathBuf> {
     let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
     Some(program.parent()?.parent()?.join("share/ghostlab"))
 }
@@ -59,7 +61,7 @@ pub fn unpack_installed() -> Result<Option<PathBuf>> {
     let Some(folder) = unpacked_folder(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(above).map_err(|error| add_data_folder_hint(Error::folder_io("write to", above, &error)))?;
-    // Unpack into a temporary directory and rename it, because another process may do the same.
+    // Unpack into a temporary directory and rename it, because another process may unpack the files at the same time.
     let draft = tempfile::Builder::new()
         .prefix(".share-")
         .tempdir_in(above)

@@ -84,11 +84,11 @@ pub fn scheduler_job() -> Option<String> {
     read_job_id(|name| std::env::var(name).ok())
 }
 
-/// Returns the job ID from environment variables, which `variable` reads. For an array task, it includes the task
-/// index, because all tasks share the ID of the array.
-fn read_job_id(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
-    task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
+/// Reads the job ID from environment variables with `read_variable`. For an array task, it includes the task index,
+/// because all tasks share the ID of the array.
+fn read_job_id(read_variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let task = read_variable("SLURM_ARRAY_JOB_ID").zip(read_variable("SLURM_ARRAY_TASK_ID"));
+    task.map(|(array, task)| format!("{array}_{task}")).or_else(|| read_variable("SLURM_JOB_ID"))
 }
 
 /// Returns the CPU model. The result is cached, because reading `/proc/cpuinfo` takes milliseconds.
@@ -100,12 +100,12 @@ fn read_cpu_model() -> Option<String> {
 fn detect_cpu_features() -> Vec<&'static str> {
     let mut features = Vec::new();
     #[cfg(target_arch = "x86_64")]
-    for (name, has) in [
+    for (name, is_supported) in [
         ("fma", std::arch::is_x86_feature_detected!("fma")),
         ("avx2", std::arch::is_x86_feature_detected!("avx2")),
         ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
     ] {
-        if has {
+        if is_supported {
             features.push(name);
         }
     }
@@ -121,7 +121,8 @@ fn read_field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     })
 }
 
-fn read_kilobytes(file: &str, name: &str) -> Option<u64> {
+/// Reads a number of kilobytes from a system file, and converts it to bytes.
+fn read_kilobytes_as_bytes(file: &str, name: &str) -> Option<u64> {
     let text = read_field(file, name)?;
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
@@ -141,9 +142,9 @@ fn shorten_paths(words: &[String], current: Option<&Path>, home: Option<&Path>) 
         .collect()
 }
 
-fn replace_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
+fn replace_folder(word: &str, folder: Option<&Path>, replacement: &str) -> String {
     match folder.filter(|folder| folder.parent().is_some()) {
-        Some(folder) => word.replace(&format!("{}/", folder.display()), by),
+        Some(folder) => word.replace(&format!("{}/", folder.display()), replacement),
         None => word.to_owned(),
     }
 }
@@ -156,22 +157,22 @@ pub fn free_memory() -> u64 {
 
 /// Returns the memory in bytes that this process can still allocate, or `None` if the system does not report it.
 pub fn reported_free_memory() -> Option<u64> {
-    let free = read_kilobytes("/proc/meminfo", "MemAvailable");
+    let free = read_kilobytes_as_bytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let in_groups = cgroup_memory_left(&groups, Path::new("/sys/fs/cgroup"));
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let in_process = process_memory_left(&limits, |name| read_kilobytes("/proc/self/status", name));
+    let in_process = process_memory_left(&limits, |name| read_kilobytes_as_bytes("/proc/self/status", name));
     [free, in_groups, in_process].into_iter().flatten().min()
 }
 
 /// Returns the bytes left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are no limits.
-/// `limits` is the content of `/proc/self/limits`. `used` returns a field of `/proc/self/status` in bytes.
-fn process_memory_left(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+/// `limits` is the content of `/proc/self/limits`. `read_status` returns a field of `/proc/self/status` in bytes.
+fn process_memory_left(limits: &str, read_status: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
-        .filter_map(|(limit, used_as)| {
+        .filter_map(|(limit, usage_field)| {
             let soft = limits.lines().find_map(|line| line.strip_prefix(limit))?.split_whitespace().next()?;
-            Some(soft.parse::<u64>().ok()?.saturating_sub(used(used_as)?))
+            Some(soft.parse::<u64>().ok()?.saturating_sub(read_status(usage_field)?))
         })
         .min()
 }
@@ -191,10 +192,10 @@ fn cgroup_memory_left(groups: &str, root: &Path) -> Option<u64> {
                 }
                 _ => return None,
             };
-            let own_group = base.join(path.trim_start_matches('/'));
+            let process_group = base.join(path.trim_start_matches('/'));
             // In a container, the path may be the one on the host. The topmost directory is then the cgroup of the
             // container itself.
-            own_group
+            process_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
                 .filter_map(|group| one_cgroup_memory_left(group, files))
@@ -220,9 +221,9 @@ fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
 }
 
-/// Returns the peak memory of this process in bytes, or `None` if unknown.
+/// Returns the peak resident memory of this process in bytes, or `None` if the system does not report it.
 pub fn peak_memory() -> Option<u64> {
-    read_kilobytes("/proc/self/status", "VmHWM")
+    read_kilobytes_as_bytes("/proc/self/status", "VmHWM")
 }
 
 pub fn program_version() -> String {
@@ -257,8 +258,8 @@ mod tests {
         let words = words.map(str::to_owned).to_vec();
         let current = Path::new("/home/x/checkout");
         let home = Path::new("/home/x");
-        let shown = shorten_paths(&words, Some(current), Some(home));
-        assert_eq!(shown, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
+        let shortened = shorten_paths(&words, Some(current), Some(home));
+        assert_eq!(shortened, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
         assert_eq!(shorten_paths(&words, Some(Path::new("/")), None)[1..], words[1..]);
     }
 

@@ -21,12 +21,14 @@ const MAX_SHOWN_OUTPUT: usize = 600;
 
 /// Returns whether a string is a pinned requirement (`name==version`) that pip cannot mistake for an option.
 pub fn is_pinned_requirement(text: &str) -> bool {
-    text.split_once("==").is_some_and(|(name, version)| is_part_of_pin(name) && is_part_of_pin(version))
+    text.split_once("==").is_some_and(|(name, version)| is_plain_word(name) && is_plain_word(version))
 }
 
-fn is_part_of_pin(part: &str) -> bool {
-    part.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+/// Returns whether a name or version consists of ASCII letters, digits, `-`, `_` and `.`, and does not start with
+/// punctuation.
+fn is_plain_word(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 /// Downloads the wheel for a pinned requirement into a directory, without its dependencies. Uses the installed pip.
@@ -47,8 +49,8 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
     let output = build_pip_command(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
-    let received = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
-    match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
+    let downloaded = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
+    match downloaded.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {
             let stderr = String::from_utf8_lossy(&output.stderr);
@@ -104,15 +106,16 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
             .at(path.display())
             .found(shorten(&names.join(", "), MAX_SHOWN_OUTPUT)));
     };
-    let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "a listed entry that cannot be opened"))?;
+    let index =
+        archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "a listed entry that cannot be opened"))?;
     // The zip crate is built without support for decompression, so flate2 decompresses the entry.
-    let mut raw = archive.by_index_raw(at).map_err(|error| wheel_error(path, &error.to_string()))?;
-    let done = match raw.compression() {
+    let mut raw = archive.by_index_raw(index).map_err(|error| wheel_error(path, &error.to_string()))?;
+    let result = match raw.compression() {
         CompressionMethod::STORE => read(&mut raw),
         CompressionMethod::DEFLATE => read(&mut DeflateDecoder::new(raw)),
         other => return Err(wheel_error(path, &format!("an entry compressed as {other}"))),
     };
-    done.map_err(|error| error.at(path.display()))
+    result.map_err(|error| error.at(path.display()))
 }
 
 fn wheel_error(path: &Path, found: &str) -> Error {
