@@ -1,5 +1,5 @@
 //! Flattens identities and other JSON values into maps from paths to leaves, and compares these maps. A map contains
-//! every leaf, so new settings are automatically part of comparisons.
+//! every leaf except nulls, so new settings are automatically part of comparisons.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_paths_cover_all_fields_of_an_identity() {
+    fn setting_paths_are_leaves_of_the_identity_schema() {
         let found = setting_paths();
         let found: Vec<&str> = found.iter().map(SettingPath::as_str).collect();
         for known in [

@@ -29,10 +29,10 @@ use ghostlab_store::KeyDescription;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    #[serde(with = "part")]
+    #[serde(with = "plain_arc")]
     #[schemars(with = "ModelId")]
     pub model: Arc<ModelId>,
-    #[serde(with = "part")]
+    #[serde(with = "plain_arc")]
     #[schemars(with = "ComputeId")]
     pub engine: Arc<ComputeId>,
     /// Removed layers.
@@ -337,21 +337,21 @@ impl KeyDescription for Identity {
 }
 
 /// Serde adapter that serializes an `Arc<T>` like a `T`.
-mod part {
+mod plain_arc {
     use std::sync::Arc;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<T: Serialize, S: Serializer>(part: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
-        T::serialize(part, to)
+    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        T::serialize(value, serializer)
     }
 
-    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Arc<T>, D::Error>
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Arc<T>, D::Error>
     where
         T: Deserialize<'de>,
         D: Deserializer<'de>,
     {
-        T::deserialize(from).map(Arc::new)
+        T::deserialize(deserializer).map(Arc::new)
     }
 }
 
@@ -362,20 +362,20 @@ mod optional_arc {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[allow(clippy::ref_option, reason = "signature required by serde")]
-    pub(super) fn serialize<T, S>(part: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error>
+    pub(super) fn serialize<T, S>(value: &Option<Arc<T>>, serializer: S) -> Result<S::Ok, S::Error>
     where
         T: Serialize,
         S: Serializer,
     {
-        part.as_deref().serialize(to)
+        value.as_deref().serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<Arc<T>>, D::Error>
+    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<Arc<T>>, D::Error>
     where
         T: Deserialize<'de>,
         D: Deserializer<'de>,
     {
-        Ok(Option::<T>::deserialize(from)?.map(Arc::new))
+        Ok(Option::<T>::deserialize(deserializer)?.map(Arc::new))
     }
 }
 

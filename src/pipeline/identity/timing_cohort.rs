@@ -11,11 +11,12 @@ use ghostlab_store::canonical;
 
 /// Returns, for each variant of a cohort, a hash of its differences from the other variants. A change that all variants
 /// share does not affect the hashes.
-pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
-    let all: Vec<VariantParts> = all.iter().map(|identity| split_variant(identity)).collect();
-    all.iter()
+pub fn timing_cohort(variants: &[&Identity]) -> Vec<String> {
+    let cohort: Vec<VariantParts> = variants.iter().map(|identity| split_variant(identity)).collect();
+    cohort
+        .iter()
         .map(|parts| {
-            let differences: BTreeSet<String> = all.iter().map(|other| describe_difference(parts, other)).collect();
+            let differences: BTreeSet<String> = cohort.iter().map(|other| describe_difference(parts, other)).collect();
             sha256::of_bytes(differences.into_iter().collect::<Vec<_>>().join("\n"))
         })
         .collect()
@@ -26,13 +27,13 @@ type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn split_variant(identity: &Identity) -> VariantParts {
     [
-        identity.cut.as_deref().and_then(fields),
-        identity.repair.as_deref().and_then(fields),
-        identity.calibration.as_deref().and_then(fields),
+        identity.cut.as_deref().and_then(canonical_fields),
+        identity.repair.as_deref().and_then(canonical_fields),
+        identity.calibration.as_deref().and_then(canonical_fields),
     ]
 }
 
-fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
+fn canonical_fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     match serde_json::to_value(part) {
         Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, canonical(&value))).collect()),
         _ => None,
@@ -41,7 +42,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
 
 /// Describes how the settings of `other` differ from those of a variant.
 fn describe_difference(parts: &VariantParts, other: &VariantParts) -> String {
-    let nothing = BTreeMap::new();
+    let no_fields = BTreeMap::new();
     parts
         .iter()
         .zip(other)
@@ -49,7 +50,7 @@ fn describe_difference(parts: &VariantParts, other: &VariantParts) -> String {
             (one, other) if one == other => "the same".to_owned(),
             (_, None) => "none".to_owned(),
             (known, Some(other)) => {
-                let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&nothing);
+                let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&no_fields);
                 let changed = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
                 let absent = known.keys().filter(|name| !other.contains_key(*name));
                 let changed = changed.map(|(name, value)| format!("{name}={value}"));
@@ -79,8 +80,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn last(all: &[Identity]) -> String {
-        timing_cohort(&all.iter().collect::<Vec<_>>()).pop().unwrap()
+    fn last_hash(cohort: &[Identity]) -> String {
+        timing_cohort(&cohort.iter().collect::<Vec<_>>()).pop().unwrap()
     }
 
     #[test]
@@ -91,17 +92,20 @@ mod tests {
         assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "the order does not matter");
         // A difference contains only the value of the other variant, so seeds 1 and 2 give the same hash.
         assert_eq!(
-            last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
-            last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
+            last_hash(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
+            last_hash(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
             "the other variant has seed 0 in both cohorts"
         );
-        assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
+        assert_ne!(
+            last_hash(&[variant(None, 0), variant(Some("ghosted"), 0)]),
+            last_hash(&[variant(Some("ghosted"), 0)])
+        );
     }
 
     fn cohort_of(others: &[&str], seed: u64) -> String {
         let others = others.iter().map(|name| variant(Some(name), seed));
-        let all: Vec<Identity> =
+        let cohort: Vec<Identity> =
             [variant(None, 0)].into_iter().chain(others).chain([variant(Some("ghosted"), seed)]).collect();
-        last(&all)
+        last_hash(&cohort)
     }
 }

@@ -52,8 +52,8 @@ impl GridOutcome {
             > 1
     }
 
-    /// Returns the extent of a text as tokenized by the backbone of a cell. If the cell has no extent, uses another
-    /// cell of that backbone. Returns `None` if the text has not been tokenized.
+    /// Returns the [`TextExtent`] of a text as tokenized by the backbone of a cell. If the cell has no extent, uses
+    /// another cell of that backbone. Returns `None` if the text has not been tokenized.
     pub fn text_extent(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
@@ -65,7 +65,7 @@ impl GridOutcome {
         dense.task(task)?.sample.as_ref()
     }
 
-    /// Iterates over the extents of a text in all cells.
+    /// Iterates over the extents of a text in the cells that have one.
     pub fn text_extents(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
@@ -165,7 +165,8 @@ impl TaskScores {
     }
 
     /// Returns for each document whether its answer flips relative to the dense model, for one metric and filter.
-    /// Returns `None` if there is no such score, or if the metric does not score each answer as right or wrong.
+    /// Returns `None` if there is no such score, if the metric does not score each answer as right or wrong, or if the
+    /// numbers of documents differ.
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
         let dense = dense.judged_answers(metric, filter)?;
         let variant = self.judged_answers(metric, filter)?;
@@ -330,7 +331,7 @@ impl CellResult {
         self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.builtin()?)))
     }
 
-    /// Returns the notes about the cell, without duplicates.
+    /// Returns the notes on the selection, the repairs and the scores of the cell, without duplicates.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {

@@ -62,8 +62,8 @@ impl<'a> DrawnErrors<'a> {
         Self { store, path, known: RefCell::new(known), is_changed: Cell::new(false) }
     }
 
-    /// Returns [`Aggregation::error`] with as many draws as lm-evaluation-harness uses. Reads it from the cache if
-    /// possible.
+    /// Returns [`Aggregation::error`] with as many draws as lm-evaluation-harness uses. A bootstrapped error is read
+    /// from the cache if possible.
     ///
     /// # Errors
     /// Propagates errors from [`Aggregation::error`].

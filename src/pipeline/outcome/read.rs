@@ -54,20 +54,20 @@ impl GridOutcome {
 
 /// Extent and answer key of an evaluation, which all variants share.
 struct EvaluationInputs {
-    text: Option<TextExtent>,
+    text_extent: Option<TextExtent>,
     answer_key: Option<AnswerKey>,
 }
 
 impl EvaluationInputs {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
-        let mut inputs = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
+        let mut inputs = Self { text_extent: None, answer_key: AnswerKey::read(evaluation, store)? };
         if let (EvalTarget::Windows(text), Lookup::Intact(object)) =
             (&evaluation.target, store.lookup(&evaluation.tokens))
         {
             let rule: WindowRule = grid.corpora[&text.corpus].rule.parse()?;
             let (windows, corpus_tokens, bytes) = extent(&object)?;
             let all = rule.windows(corpus_tokens, text.length);
-            inputs.text = Some(TextExtent { windows, all, bytes });
+            inputs.text_extent = Some(TextExtent { windows, all, bytes });
         }
         Ok(inputs)
     }
@@ -134,7 +134,7 @@ impl<'a> BackboneReader<'a> {
 
     /// Reads the selection and the operators of a variant. Returns whether all of its operators are stored.
     fn read_recovery(&self, variant: &Variant, result: &mut CellResult) -> Result<bool> {
-        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, result)) {
+        if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find_and_record(key, result)) {
             let selection = selection::read(&artifact)?;
             result.removed = selection.removed;
             result.scores = selection.scores;
@@ -142,12 +142,13 @@ impl<'a> BackboneReader<'a> {
         }
         // The dense backbone has no operator.
         let mut is_solved = variant.operator.is_none();
-        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
+        if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find_and_record(key, result)) {
             result.boundaries = operator::read_results(&artifact)?;
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
-        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, result)) {
+        if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find_and_record(&trained.key, result))
+        {
             result.boundaries = operator::read_results(&artifact)?;
             result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
@@ -173,7 +174,7 @@ impl<'a> BackboneReader<'a> {
                     result.failure =
                         Some(format!("{not_finite} of {all} windows of {} have no finite loss", text.corpus));
                 }
-                result.texts.push(EvalResult { requested: text.clone(), measure, extent: inputs.text, sample });
+                result.texts.push(EvalResult { requested: text.clone(), measure, extent: inputs.text_extent, sample });
                 result.damages.push(damages);
             }
             EvalTarget::Task(task) => {
@@ -205,7 +206,7 @@ impl<'a> BackboneReader<'a> {
         missing: impl FnOnce() -> String,
     ) -> Option<StoredObject> {
         // A stored measurement of a failed cell is outdated.
-        let artifact = if result.failure.is_none() { self.find(key, result) } else { None };
+        let artifact = if result.failure.is_none() { self.find_and_record(key, result) } else { None };
         match &artifact {
             Some(artifact) => result.seconds += artifact.meta().seconds,
             None => {
@@ -264,7 +265,7 @@ impl<'a> BackboneReader<'a> {
     }
 
     /// Looks up an object, and adds it and its input files to the provenance of the result.
-    fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
+    fn find_and_record(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
         let Lookup::Intact(artifact) = self.store.lookup(key) else { return None };
         let meta = artifact.meta();
         self.add_input_files(&meta.key, result);
@@ -287,8 +288,8 @@ impl BackboneReader<'_> {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
                 // Another backbone may have a file with the same content. Skip it if the folder of this backbone
                 // contains such a file.
-                let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
-                let others = files.iter().filter(|_| !is_own);
+                let is_in_folder = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !is_in_folder);
                 result.inputs.extend(others.map(|path| (*path).to_string()));
             }
             Value::Array(values) => values.iter().for_each(|value| self.add_input_files(value, result)),
