@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::model::{ComputeType, EngineChoice, EngineRequest, KernelFamily};
-use crate::pipeline::exec::{RunSettings, estimate_sample_cost, sample};
+use crate::pipeline::exec::{RunSettings, estimate_sample_cost, score_sample};
 use crate::pipeline::identity::{ComputeId, MeasureId};
 use crate::pipeline::plan::{BackbonePlan, Evaluation};
 
@@ -49,7 +49,8 @@ pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Re
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let VerifyRequest { store, reporter, stop, .. } = *request;
-        let outcome = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
+        let outcome =
+            score_sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
         outcome.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
@@ -203,7 +204,7 @@ impl DrawnSample {
         let draw = self.chunk_sampler(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.engine_grids {
-            match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+            match score_sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.record_missing(

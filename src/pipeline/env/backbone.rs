@@ -1,5 +1,5 @@
 //! Plan for one backbone: its cells, calibrations and evaluations, with the store keys of the objects that they need.
-//! The module `plan` creates it, and jobs read it.
+//! [`plan`](crate::pipeline::plan) creates it, and jobs read it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -56,8 +56,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a suffix for lease and journal names. Engines do not share chunks, so their names must differ. The
-    /// suffix is empty for the f32 CPU engine with weights as stored.
+    /// Returns a suffix for lease and journal names. Engines do not share partial scores, so their names must differ.
+    /// The suffix is empty for the f32 CPU engine with weights as stored.
     pub(crate) fn engine_suffix(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
@@ -80,7 +80,7 @@ pub struct BackbonePlan {
     /// SHA-256 of the config fields and weights that the forward pass uses. Independent of the backbone's name, path
     /// and file format. Excludes the type of rounded weights, which is in `config`.
     pub content: String,
-    /// Plan for the same backbone with weights as stored, without cells. Set if weights are rounded but calibration
+    /// Plan for the same backbone with weights as stored, but without cells. Set if weights are rounded but calibration
     /// uses the original weights.
     pub unquantized: Option<Box<BackbonePlan>>,
     pub engine: EngineChoice,
@@ -98,8 +98,8 @@ pub struct BackbonePlan {
 /// Calibration of a backbone on one text.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration of the first cell that uses this plan, with `operator_sequences` set to `sequences`. The number of
-    /// sequences on which operators are solved depends on the variant ([`Variant::fitted`]).
+    /// Calibration of the first cell that uses this plan, but with `operator_sequences` set to `sequences`. The number
+    /// of sequences on which operators are solved depends on the variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
@@ -128,11 +128,11 @@ impl EvalTarget {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
 
-    /// Returns the program of the dense model if variants are compared with it.
+    /// Reads the [`Program`] of the dense model, or returns `None` if variants are not compared with it.
     ///
     /// # Errors
     /// Fails if the operators in the backbone's folder cannot be read.
-    pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
+    pub(crate) fn read_reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
         self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }
 
@@ -212,7 +212,7 @@ impl CalibrationPlan {
         format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
 
-    /// Returns the shape of the activations at one site.
+    /// Returns the shape of the activations at one [`HookPoint`](crate::calibrate::HookPoint).
     pub fn shape(&self, config: &Config) -> ActivationShape {
         let Calibration { sequences, length, .. } = self.calibration;
         ActivationShape { sequences, length, channels: config.hidden }

@@ -34,7 +34,7 @@ pub(crate) struct RunEnv<'a> {
     pub(crate) worker_limits: Option<WorkerLimits>,
 }
 
-/// State shared by the jobs of a run: known objects, unreported scores, failures and progress.
+/// State shared by the jobs of a run: stored objects, unreported scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
@@ -47,7 +47,8 @@ pub(crate) struct RunContext<'a> {
     failures: Mutex<BTreeMap<usize, String>>,
     /// Indices of the cells that have no work left.
     complete_cells: Mutex<BTreeSet<usize>>,
-    jobs: AtomicUsize,
+    /// Number of jobs started so far, which is the id of the next one.
+    job_count: AtomicUsize,
     /// Messages about damaged objects and contended leases that have already been reported.
     reported_messages: Mutex<BTreeSet<String>>,
 }
@@ -80,7 +81,7 @@ impl<'a> RunContext<'a> {
             idle: Mutex::new(Idle { since: env.store.now(), backoff: Backoff::default(), timed_out: false }),
             failures: Mutex::default(),
             complete_cells: Mutex::default(),
-            jobs: AtomicUsize::new(0),
+            job_count: AtomicUsize::new(0),
             reported_messages: Mutex::default(),
         }
     }
@@ -95,8 +96,9 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Marks a cell as failed, and records the failed attempt so that other workers see it.
-    pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
+    /// Marks a cell as failed, and records the failed attempt so that other workers see it. Does nothing if the cell
+    /// has already failed.
+    pub(crate) fn fail_and_record(&self, cell: usize, key: &Key, reason: String) {
         if !self.has_failed(cell) {
             self.store.record_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
         }
@@ -121,7 +123,7 @@ impl<'a> RunContext<'a> {
         lock(&self.complete_cells).extend(cells);
     }
 
-    /// Reports which of the given variants have become complete.
+    /// Reports the given variants that have become complete. Skips failed cells and cells that were complete before.
     pub(crate) fn report_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.has_failed(variant.cell)) {
             let mut complete = lock(&self.complete_cells);
@@ -150,7 +152,8 @@ impl<'a> RunContext<'a> {
         self.worker_limits.is_none() || lock(&self.fresh_scores).contains_key(key.hash())
     }
 
-    /// Returns scores that this process has stored but not yet reported.
+    /// Returns the scores under `key` if this process has stored but not yet reported them. Returns `None` for
+    /// generated answers.
     pub(crate) fn fresh_scores(&self, key: &Key) -> Option<Vec<f64>> {
         lock(&self.fresh_scores).get(key.hash())?.clone()
     }
@@ -163,7 +166,7 @@ impl<'a> RunContext<'a> {
 
     /// Reports the start of a job, and returns the id of the job.
     pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
-        let id = self.jobs.fetch_add(1, Relaxed);
+        let id = self.job_count.fetch_add(1, Relaxed);
         self.reporter.event(Event::Started(JobStarted {
             id,
             label: label.to_string(),
@@ -193,8 +196,8 @@ impl<'a> RunContext<'a> {
     /// Fails under the same conditions as [`coordination::lease`].
     pub(crate) fn wait_for_latency_measurement(&self) -> Result<()> {
         if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
-            let what = "measuring latencies on this machine";
-            coordination::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;
+            let activity = "measuring latencies on this machine";
+            coordination::lease(self.store, timing_lease(), activity, self.reporter, self.stop).map(drop)?;
         }
         Ok(())
     }
@@ -272,7 +275,7 @@ impl<'a> RunContext<'a> {
         (idle.since, idle.backoff) = (self.store.now(), Backoff::default());
     }
 
-    /// Waits for work that other processes have leased, with exponential backoff.
+    /// Waits before the next attempt to lease work, with exponential backoff.
     ///
     /// # Errors
     /// Fails if the user interrupts the run, or if the idle timeout of the worker expires ([`Self::has_timed_out`]).

@@ -75,11 +75,11 @@ impl Default for Backoff {
     }
 }
 
-/// Acquires a lease. If another process holds it, waits and reports this once, with `what` as the label.
+/// Acquires a lease. If another process holds it, waits, and reports once that `activity` is in progress.
 ///
 /// # Errors
 /// Fails if the store is not writable, or if the user interrupts the run.
-pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
+pub fn lease(store: &Store, name: &str, activity: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
     let mut warned = false;
     let mut backoff = Backoff::default();
     loop {
@@ -88,7 +88,7 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
                 LeaseResult::Acquired(lease) => return Ok(lease),
                 LeaseResult::Contended(process) => {
                     if !std::mem::replace(&mut warned, true) {
-                        let text = format!("{what}: waiting for process {}", process.owner.pid);
+                        let text = format!("{activity}: waiting for process {}", process.owner.pid);
                         reporter.event(Event::Note { text });
                     }
                 }

@@ -61,7 +61,7 @@ pub enum Event {
         engine: String,
         /// Machine and device, as written in latency keys.
         machine: String,
-        /// Id under which the plan's outline is stored.
+        /// ID of the plan's [`Outline`](crate::pipeline::plan::Outline) in the store.
         plan: String,
     },
     /// Message for the user.
@@ -85,7 +85,7 @@ pub enum Event {
     WorkDone {
         work: String,
     },
-    /// All work so far is stored, so stopping now loses nothing.
+    /// All finished work is stored, so stopping now loses nothing.
     Kept,
     /// A cell was scored on a text or task (`on`). `value` is a perplexity or an accuracy in percent.
     Scored {

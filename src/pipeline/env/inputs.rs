@@ -1,4 +1,4 @@
-//! Hashes of all files that a grid reads.
+//! Hashes of the input files of a grid: backbones, corpora and task documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) struct GridInputs<'a> {
 }
 
 /// Hashes that identify a backbone.
-pub(crate) struct BackboneFiles {
+pub(crate) struct BackboneHashes {
     /// Hash of the config fields and weights that the forward pass uses.
     pub(crate) content: String,
     pub(crate) tokenizer: String,
@@ -94,14 +94,14 @@ impl Inputs {
         self.by_path.get(file).map(Input::sha256).ok_or_else(|| new_file_error(file))
     }
 
-    pub(crate) fn backbone_files(&self, folder: &Path) -> Result<BackboneFiles> {
-        Ok(BackboneFiles {
+    pub(crate) fn backbone_hashes(&self, folder: &Path) -> Result<BackboneHashes> {
+        Ok(BackboneHashes {
             content: self.contents.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
             tokenizer: self.tokenizers.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
         })
     }
 
-    /// Returns the hash of a tokenizer, including the tokens that neighboring files add.
+    /// Returns the hash of a tokenizer, including tokens that other tokenizer files in its folder add.
     fn hash_tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer_path(folder);
         let file_hash = self.file_hash(&file)?.to_owned();
@@ -220,8 +220,8 @@ fn read_json(path: &Path) -> Result<Value> {
         .map_err(|error| Error::bad_input("invalid JSON").at(path.display().to_string()).found(error.to_string()))
 }
 
-/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
-/// calibrations with too few tokens.
+/// Returns warnings about cuts that a criterion of a search cannot select, texts used for both calibration and
+/// evaluation, and calibrations with too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
@@ -251,7 +251,7 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     warnings
 }
 
-/// Returns warnings about calibrations with too few tokens.
+/// Returns distinct warnings about calibrations with too few tokens to fit the operators of a cell.
 fn shortage_warnings(grid: &Grid) -> Vec<String> {
     let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let mut warnings = Vec::new();
@@ -271,8 +271,8 @@ fn shortage_warnings(grid: &Grid) -> Vec<String> {
     warnings
 }
 
-/// Returns the hashes of a corpus's files, or the paths of files that have no hash. Returns `None` if the grid does not
-/// define the corpus.
+/// Returns the hash of each file of a corpus, or the path of a file that has no hash. Returns `None` if the grid does
+/// not define the corpus.
 fn corpus_content(grid: &Grid, hashes: &BTreeMap<String, String>, corpus: &str) -> Option<Vec<String>> {
     Some(
         grid.corpora

@@ -280,7 +280,7 @@ impl TaskHooks for GridTaskHooks<'_> {
         self.job_context.programs.unload(&self.plan.backbones[model]);
     }
 
-    fn choose(&self, models: &[usize]) -> usize {
+    fn choose_model(&self, models: &[usize]) -> usize {
         match &self.worker_state {
             Some(worker_state) => worker_state.seat.choose(self.plan, models, self.job_context.run.store),
             None => models.first().copied().unwrap_or_default(),
@@ -298,7 +298,7 @@ impl TaskHooks for GridTaskHooks<'_> {
     }
 }
 
-/// Runs the parts of a job that other processes have not leased, and reports which cells have become complete.
+/// Runs the work of a job that no other process has leased, and reports which cells have become complete.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     job_context: &JobContext<'_>,
@@ -327,7 +327,10 @@ pub(super) fn attempt(
 }
 
 /// Runs a job, and retries it up to the limit in the settings. If the last attempt fails, marks the cells of the job as
-/// failed, or leaves a retry to the next worker.
+/// failed. A worker leaves the job to the next worker instead.
+///
+/// # Errors
+/// Fails if the run is interrupted or an input is invalid or missing, because such errors affect all jobs.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
@@ -338,15 +341,15 @@ fn run_with_retries(
         variants.iter().for_each(|variant| context.fail(variant.cell, reason.clone()));
         Ok(JobStatus::Done)
     };
-    for left in (0..=context.settings.retries).rev() {
+    for retries_left in (0..=context.settings.retries).rev() {
         let error = match catch_panic(&mut job) {
             Ok(JobStatus::Abandoned(reason)) => return fail(reason),
             Ok(status) => return Ok(status),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
             Err(error) => error,
         };
-        if left > 0 {
-            context.note(format!("{}; retrying (at most {left} more)", error.one_line()));
+        if retries_left > 0 {
+            context.note(format!("{}; retrying (at most {retries_left} more)", error.one_line()));
             continue;
         }
         match error.kind() {

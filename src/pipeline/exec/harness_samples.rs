@@ -29,7 +29,7 @@ pub fn harness_samples(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
     let grid_inputs = GridInputs { grid, inputs: &plan.inputs };
-    let mut all = Vec::new();
+    let mut samples_by_task = Vec::new();
     for measured in &result.tasks {
         let Some(scores) = &measured.sample else { continue };
         let Answers::Defined { answers, .. } = &scores.answers else { continue };
@@ -42,9 +42,9 @@ pub fn harness_samples(
                 .expected(format!("answers to {} documents", by_document.len()))
                 .found(format!("answers to {}", answers.len())));
         }
-        all.push((scores.label.clone(), build_task_samples(&task, &by_document, answers)?));
+        samples_by_task.push((scores.label.clone(), build_task_samples(&task, &by_document, answers)?));
     }
-    Ok(all)
+    Ok(samples_by_task)
 }
 
 /// Returns one sample per filter and document of a task. `requests` and `answers` are indexed by document.
@@ -52,19 +52,19 @@ fn build_task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answe
     let metric_scores = score_task(task, answers, &|_, _| Ok(None))?;
     let mut samples = Vec::new();
     for filter in &task.definition.filters {
-        for (at, (requests, answers)) in requests.iter().zip(answers).enumerate() {
+        for (index, (requests, answers)) in requests.iter().zip(answers).enumerate() {
             let metrics: Vec<(&str, Value)> = metric_scores
                 .iter()
                 .filter(|scored| scored.score.filter == filter.name)
-                .map(|scored| (scored.score.metric.as_str(), scored.items.get(at).map_or(Value::Null, encode_item)))
+                .map(|scored| (scored.score.metric.as_str(), scored.items.get(index).map_or(Value::Null, encode_item)))
                 .collect();
-            let document = &task.documents[at];
+            let document = &task.documents[index];
             let target = task.target(document)?.text();
             let prompt = requests.first().map_or("", |request| request_texts(request)[0]);
             let filtered =
                 answers.iter().map(|answer| apply_filter(filter, answer, document)).collect::<Result<Vec<_>>>()?;
             let mut sample = json!({
-                "doc_id": at,
+                "doc_id": index,
                 "doc": document,
                 "target": target,
                 "arguments": build_arguments(requests),
@@ -113,6 +113,7 @@ fn apply_filter(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) 
     }
 }
 
+/// Returns the context and the continuation of a request. The continuation is empty unless a likelihood is requested.
 fn request_texts(request: &Request) -> [&str; 2] {
     match &request.kind {
         RequestKind::LogLikelihood { context, continuation } => [context, continuation],

@@ -20,7 +20,7 @@ pub use read_stored::read_stored;
 pub use run_record::{Recorder, RunRecord, RunState};
 pub use sample::{
     ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores,
-    estimate_sample_cost, sample,
+    estimate_sample_cost, score_sample,
 };
 pub use time_left::TimeLeft;
 

@@ -104,7 +104,7 @@ impl RunView {
             flop: flops,
             done_flop: flops_done,
             failures: record.failures.into_iter().map(|(cell, reason)| FailedCell { cell, reason }).collect(),
-            jobs: JobView::all(record.jobs),
+            jobs: JobView::from_jobs(record.jobs),
             grid: record.grid,
             file: record.file,
             results: record.results,
@@ -123,7 +123,7 @@ impl RunView {
 }
 
 impl JobView {
-    fn all(jobs: BTreeMap<usize, (String, usize, usize)>) -> Vec<Self> {
+    fn from_jobs(jobs: BTreeMap<usize, (String, usize, usize)>) -> Vec<Self> {
         jobs.into_values().map(|(label, tokens_done, tokens)| Self { label, tokens_done, tokens }).collect()
     }
 }
@@ -199,7 +199,7 @@ pub struct FailureView {
 }
 
 impl Overview {
-    /// Reads the records, outlines and failed attempts in a store.
+    /// Reads the run records, plan outlines and failed attempts in a store.
     pub fn read(store: &Store) -> Self {
         let records = RunRecord::read_all(store);
         let live_process_ids = store.live_process_ids();
@@ -288,7 +288,7 @@ fn count_in_state(workers: &[&RunRecord], stage: RunState) -> usize {
 fn build_worker_view(record: &RunRecord) -> WorkerView {
     let RunRecord { process, host, scheduler_job, started, updated, jobs, flops_done, seconds, .. } = record.clone();
     let flop_per_second = (flops_done > 0.0 && seconds > 0.0).then(|| flops_done / seconds);
-    WorkerView { process, host, scheduler_job, started, updated, jobs: JobView::all(jobs), flop_per_second }
+    WorkerView { process, host, scheduler_job, started, updated, jobs: JobView::from_jobs(jobs), flop_per_second }
 }
 
 fn build_failure_view(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {

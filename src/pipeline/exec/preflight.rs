@@ -73,7 +73,8 @@ pub fn preflight(
     Ok(Preflight { state, estimate })
 }
 
-/// Estimates the costs, and checks that there is enough disk space. Excludes texts that have not been tokenized.
+/// Estimates the costs, and checks that there is enough disk space. The estimate excludes texts that have not been
+/// tokenized.
 fn check_disk(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -96,7 +97,7 @@ fn check_disk(
     Ok(estimate)
 }
 
-/// Checks every backbone, and tokenizes the texts and tasks whose tokens are missing.
+/// Checks every backbone, tokenizes the texts and tasks whose tokens are missing, and reports overlapping windows.
 fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check_backbone(plan.grid, backbone, reporter)?;
@@ -160,8 +161,10 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
     });
     let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
     for (corpus, length) in lengths {
-        if let Some(most) = backbone.config.max_positions.filter(|&most| length > most) {
-            note(format!("windows of {length} tokens on `{corpus}` exceed the training context of {most} tokens"));
+        if let Some(max_positions) = backbone.config.max_positions.filter(|&max_positions| length > max_positions) {
+            note(format!(
+                "windows of {length} tokens on `{corpus}` exceed the training context of {max_positions} tokens"
+            ));
         }
     }
     Ok(())
@@ -178,10 +181,10 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
         disk::free(store.space_root()).map(|free| free.saturating_add(evicted_bytes)),
         disk::free_inodes(store.space_root()),
     );
-    let shortage = |what: String, found: String| {
+    let shortage = |needed: String, found: String| {
         Err(Error::missing("not enough disk space in the store for this grid")
             .at(store.space_root().display().to_string())
-            .expected(format!("about {what} free"))
+            .expected(format!("about {needed} free"))
             .found(found)
             .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))
     };
@@ -197,7 +200,8 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
     }
 }
 
-/// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any windows are drawn.
+/// Rejects a plan if the missing calibration tokens of a backbone do not fit in memory together. Called before any
+/// windows are drawn.
 fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(available) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
@@ -220,8 +224,8 @@ fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: 
     Ok(())
 }
 
-/// Returns the memory in bytes for drawing the windows of a calibration: two copies of the token ids and of the window
-/// starts.
+/// Returns the memory in bytes that is needed for drawing the windows of a calibration: two copies of the token ids and
+/// of the window starts.
 fn token_bytes(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
@@ -310,7 +314,7 @@ fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -
         ))
         .found(
             [(limit, "(--memory)"), (free, "free")]
-                .map(|(bytes, what)| Some(format!("{} {what}", gigabytes(bytes?))))
+                .map(|(bytes, source)| Some(format!("{} {source}", gigabytes(bytes?))))
                 .into_iter()
                 .flatten()
                 .collect::<Vec<_>>()
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_error_shows_need_limit_and_fitting_hint() {
+    fn memory_error_shows_requirement_limit_and_hint() {
         let error = check_memory(&MEMORY_NEED, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();

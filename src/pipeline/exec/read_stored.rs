@@ -38,7 +38,7 @@ pub fn read_stored(
 }
 
 /// Returns the failure reasons of incomplete cells, by cell index. Each reason comes from the last failed attempt to
-/// compute an object, a calibration or a chunk of scores for the cell.
+/// compute an object, a calibration or a [chunk](crate::evaluate::EvalSet) of scores for the cell.
 fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,

@@ -39,8 +39,10 @@ pub struct RunRecord {
     /// ID under which the process is registered in the store.
     pub process: String,
     pub grid: String,
+    /// Path of the grid file.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub file: PathBuf,
+    /// Path of the results folder. Empty for a worker.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub results: PathBuf,
     pub command: Vec<String>,
@@ -95,8 +97,8 @@ impl RunRecord {
         records
     }
 
-    /// Returns the rate of the newest run on an engine and machine, in floating-point operations per second. The
-    /// arguments come from [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
+    /// Returns the rate of the newest run on an engine and machine, in floating-point operations per second. Skips runs
+    /// that took at most a second. The arguments come from [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
     /// [`Plan::machine`](crate::pipeline::plan::Plan::machine).
     pub fn latest_rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let mut computing =
@@ -284,13 +286,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let [slow, fast] = ["cuda:0", "cuda:1"].map(|gpu| json!({"host": "h", "gpu": {"device": gpu}}).to_string());
-        for (at, (machine, flops)) in [(&slow, 4e9), (&fast, 8e9)].into_iter().enumerate() {
+        for (started, (machine, flops)) in [(&slow, 4e9), (&fast, 8e9)].into_iter().enumerate() {
             let record = json!({
-                "process": "1", "grid": "g", "file": "g.yaml", "results": "r", "command": [], "started": at, "updated": 9,
-                "stage": "complete", "cells": 1, "complete": 1, "scores": 1, "scored": 1, "failures": {}, "jobs": {},
-                "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda", "machine": machine,
+                "process": "1", "grid": "g", "file": "g.yaml", "results": "r", "command": [], "started": started,
+                "updated": 9, "stage": "complete", "cells": 1, "complete": 1, "scores": 1, "scored": 1, "failures": {},
+                "jobs": {}, "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda", "machine": machine,
             });
-            store.put_file(&store.runs_dir().join(format!("{at}.json")), record.to_string().as_bytes()).unwrap();
+            store.put_file(&store.runs_dir().join(format!("{started}.json")), record.to_string().as_bytes()).unwrap();
         }
         assert_eq!(RunRecord::read_all(&store).len(), 2);
         let rate = |machine: &str| RunRecord::latest_rate(&store, "candle f32 on cuda", machine);

@@ -1,5 +1,5 @@
-//! Recomputes a sample of a grid's scores for `ghostlab verify`: some chunks of each evaluation, and the selections and
-//! operators that they need. Stored scores are not read.
+//! Recomputes a sample of a grid's scores for `ghostlab verify`: some [chunks](EvalSet) of each evaluation, and the
+//! selections and operators that they need. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -109,11 +109,11 @@ pub struct SampleCost {
     pub flops: f64,
 }
 
-/// Estimates the work of [`sample`]. Texts that are missing from the store are tokenized and stored. Nothing else is
-/// computed.
+/// Estimates the cost of [`score_sample`]. Texts that are missing from the store are tokenized and stored. Nothing else
+/// is computed.
 ///
 /// # Errors
-/// Fails under the same conditions as [`sample`].
+/// Fails under the same conditions as [`score_sample`].
 pub fn estimate_sample_cost(
     grid: &Grid,
     settings: RunSettings,
@@ -126,12 +126,12 @@ pub fn estimate_sample_cost(
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context = new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
-    let mut all = SampleCost::default();
+    let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
             if job.group.order == Order::First {
-                all.calibrations += usize::from(cost.left > 0.0);
-                all.flops += cost.left;
+                total.calibrations += usize::from(cost.left > 0.0);
+                total.flops += cost.left;
             }
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.index];
@@ -139,12 +139,12 @@ pub fn estimate_sample_cost(
                 let chunks = text.eval_set(backbone, &evaluation.target)?.chunks();
                 let drawn = draw(backbone, evaluation, chunks);
                 let fraction = drawn.len() as f64 / chunks.max(1) as f64;
-                all.chunks += drawn.len();
-                all.flops += cost.shared * fraction;
+                total.chunks += drawn.len();
+                total.flops += cost.shared * fraction;
             }
         }
     }
-    Ok(all)
+    Ok(total)
 }
 
 /// Computes the selections and operators for the cells of a grid, and scores the cells on the sampled chunks.
@@ -152,7 +152,7 @@ pub fn estimate_sample_cost(
 ///
 /// # Errors
 /// Fails if a preflight check fails or an error stops the run. If only one cell fails, its result contains the reason.
-pub fn sample(
+pub fn score_sample(
     grid: &Grid,
     settings: RunSettings,
     store: &Store,
@@ -183,7 +183,7 @@ pub fn sample(
                 context.back_off()?;
             }
         }
-        let mut scores = score_sampled(&context, &models, &programs, backbone, draw)?;
+        let mut scores = score_backbone_sample(&context, &models, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(build_sampled_cell(&context, variant, variant_scores)?);
@@ -208,7 +208,7 @@ fn build_sampled_cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<S
 
 type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
 
-fn score_sampled(
+fn score_backbone_sample(
     context: &RunContext<'_>,
     models: &Models<'_>,
     programs: &Programs,
@@ -217,7 +217,7 @@ fn score_sampled(
 ) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.has_failed(variant.cell)) {
-        members.extend(programs.load_or_fail(context, backbone, variant)?.map(|program| (variant, program)));
+        members.extend(programs.load_or_record_failure(context, backbone, variant)?.map(|program| (variant, program)));
     }
     let mut all = ScoresByCell::new();
     if members.is_empty() {
@@ -245,7 +245,7 @@ fn score_sampled(
             label: &label,
             program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
             journal: evaluation.journal.clone(),
-            within: None,
+            calibration_guard: None,
             sample: Some(&drawn),
         };
         let sampled = job.compute_sample(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
@@ -271,7 +271,7 @@ fn score_sampled(
 /// Returns the values of each chunk. The list for a chunk that was not drawn is empty.
 fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     let chunks = variant.chunks.iter().enumerate();
-    chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
+    chunks.map(|(index, values)| values.clone().filter(|_| drawn.contains(&index)).unwrap_or_default()).collect()
 }
 
 /// Returns the windows or documents in the computed chunks with their indices, and the total number of windows or
@@ -309,8 +309,8 @@ impl SampledValues {
     fn new(eval_set: &dyn EvalSet, chunks: &[Vec<f64>]) -> Self {
         let mut filled = Vec::new();
         let mut mask = Vec::new();
-        for (at, values) in chunks.iter().enumerate() {
-            let count = eval_set.count(at);
+        for (chunk, values) in chunks.iter().enumerate() {
+            let count = eval_set.count(chunk);
             filled.push(if values.is_empty() { vec![0.0; count] } else { values.clone() });
             mask.push(vec![if values.is_empty() { 0.0 } else { 1.0 }; count]);
         }
@@ -372,7 +372,7 @@ impl SampledValues {
         let mut all = BTreeMap::new();
         let spans: Vec<Range<usize>> = documents.spans().collect();
         for MetricItems { metric, filter, items, .. } in metric_items(&task, &answered)? {
-            let items = defined_items(
+            let items = build_defined_items(
                 metric.aggregation,
                 &items,
                 &|at: usize| Some(indices[at]).filter(|&index| complete[index]),
@@ -387,7 +387,7 @@ impl SampledValues {
 /// Returns the values of one metric for the documents in the sample, or `None` if the metric has no per-document
 /// values. `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens` returns
 /// the number of scored tokens in a document.
-fn defined_items(
+fn build_defined_items(
     aggregation: Aggregation,
     items: &[Item],
     drawn: &dyn Fn(usize) -> Option<usize>,

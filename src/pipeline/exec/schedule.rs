@@ -9,6 +9,7 @@ use crate::pipeline::env::coordination::{JobStatus, catch_panic, lock};
 pub(super) struct ScheduledTask<'a> {
     /// Indices of the tasks that must be finished before this one starts.
     pub(super) dependencies: Vec<usize>,
+    /// Index of the task's model in the `models` of [`run`].
     pub(super) model: usize,
     /// Memory that the task needs in addition to its model, in bytes.
     pub(super) bytes: u64,
@@ -21,6 +22,7 @@ pub(super) struct ScheduledTask<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
+    /// Maximum number of tasks that run at the same time.
     pub(super) tasks: usize,
     /// Memory limit in bytes. A task that needs more memory than this runs alone.
     pub(super) memory: u64,
@@ -32,7 +34,7 @@ pub(super) trait TaskHooks: Sync {
     fn unload_model(&self, model: usize);
 
     /// Chooses the model for the next task. `models` contains the models of the tasks that are ready to start.
-    fn choose(&self, models: &[usize]) -> usize {
+    fn choose_model(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
 
@@ -162,7 +164,7 @@ fn next_task(
             if ready_models.is_empty() {
                 return None;
             }
-            let model = hooks.choose(&ready_models);
+            let model = hooks.choose_model(&ready_models);
             next_for_model(model).or(ready.first().copied())?
         }
     };
@@ -219,7 +221,7 @@ mod tests {
             self.unloaded.lock().unwrap().push(model);
         }
 
-        fn choose(&self, models: &[usize]) -> usize {
+        fn choose_model(&self, models: &[usize]) -> usize {
             models[models.len() - 1]
         }
 

@@ -270,8 +270,8 @@ mod tests {
             remaining_estimates(&items).into_iter().filter(|(_, fraction, _)| (0.1..0.97).contains(fraction))
         {
             let left = left.unwrap();
-            let really = duration - now;
-            assert!(left < 1.5 * really && really < 1.5 * left, "at {fraction:.2}: {left:.1} s for {really:.1} s");
+            let actual = duration - now;
+            assert!(left < 1.5 * actual && actual < 1.5 * left, "at {fraction:.2}: {left:.1} s for {actual:.1} s");
         }
     }
 
@@ -298,15 +298,15 @@ mod tests {
         assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
         let mut left = TimeLeft::default();
         let mut count = 0;
-        for (at, event) in &events {
-            left.record_event(event, at - planned);
-            let fraction = (at - planned) / (end - planned);
-            let really = end - at;
+        for (time, event) in &events {
+            left.record_event(event, time - planned);
+            let fraction = (time - planned) / (end - planned);
+            let actual = end - time;
             if (0.1..0.97).contains(&fraction) {
                 let estimate = left.seconds().unwrap();
                 assert!(
-                    estimate < 1.5 * really && really < 1.5 * estimate,
-                    "at {fraction:.2}: {estimate:.1} s for {really:.1} s"
+                    estimate < 1.5 * actual && actual < 1.5 * estimate,
+                    "at {fraction:.2}: {estimate:.1} s for {actual:.1} s"
                 );
                 count += 1;
             }

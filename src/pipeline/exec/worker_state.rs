@@ -52,8 +52,8 @@ impl SeatLease {
 
 const SEAT_PREFIX: &str = "at-";
 
-/// Last known leases of other workers, by job. A job is not retried while its leases are unchanged, because no chunk
-/// can have become free.
+/// Last known leases of other workers, by job. A job is not retried while its leases are unchanged, because no part of
+/// its work can have become free.
 #[derive(Default)]
 pub(super) struct SeenLeases(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 

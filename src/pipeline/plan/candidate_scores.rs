@@ -26,13 +26,13 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
         return Ok(None);
     };
     let Some(method) = &cell.criterion else { return Ok(None) };
-    let cut = PruneSpec { depth: 1, ..backbone.prune_spec(cell.depth) };
-    if method.rule.trials(&cut).is_empty() {
+    let first_step = PruneSpec { depth: 1, ..backbone.prune_spec(cell.depth) };
+    if method.rule.trials(&first_step).is_empty() {
         return Ok(None);
     }
     let tokens = &backbone.calibrations[calibration].tokens;
-    let mut found = Vec::new();
-    let mut trials = |metric: TrialMetric, trials: &[Trial]| -> Result<Vec<f64>> {
+    let mut candidate_scores = Vec::new();
+    let mut read_results = |metric: TrialMetric, trials: &[Trial]| -> Result<Vec<f64>> {
         let mut results = Vec::new();
         for trial in trials {
             let key = scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial);
@@ -41,18 +41,19 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
                     .at(format!("`{method}`, without {}", trial.removed))
                     .hint("pass an empty folder with --store to run the trials again")
             })?;
-            found.extend(candidate(cut.unit, &trial.removed).map(|candidate| (candidate, result)));
+            candidate_scores
+                .extend(removed_candidate(first_step.unit, &trial.removed).map(|candidate| (candidate, result)));
             results.push(result);
         }
         Ok(results)
     };
     let similarities = Similarities::default();
-    method.rule.select(&cut, &mut CalibrationStats::new(&similarities, None, &mut trials))?;
-    Ok(Some(found))
+    method.rule.select(&first_step, &mut CalibrationStats::new(&similarities, None, &mut read_results))?;
+    Ok(Some(candidate_scores))
 }
 
 /// Returns the index of the candidate that a cut removes, or `None` if the cut is empty.
-fn candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
+fn removed_candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
     if unit.is_layers() {
         return removed.whole_layers().first().copied();
     }

@@ -17,7 +17,7 @@ use crate::grid::{
 };
 use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
-use crate::pipeline::env::inputs::{BackboneFiles, Inputs};
+use crate::pipeline::env::inputs::{BackboneHashes, Inputs};
 use crate::pipeline::identity::{
     CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
     TextId,
@@ -34,7 +34,7 @@ use ghostlab_store::Key;
 pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
-    files: &'a BackboneFiles,
+    hashes: &'a BackboneHashes,
     folder: PathBuf,
     /// Identity of the dense backbone.
     pub(super) dense: Identity,
@@ -47,7 +47,7 @@ impl<'a> BackboneContents<'a> {
     pub(super) fn new(
         grid: &'a Grid,
         inputs: &'a Inputs,
-        (folder, files): (&Path, &'a BackboneFiles),
+        (folder, hashes): (&Path, &'a BackboneHashes),
         weights: Option<&RoundedWeights>,
         engine: EngineChoice,
         batch_tokens: usize,
@@ -55,15 +55,15 @@ impl<'a> BackboneContents<'a> {
         let calibrated = weights.filter(|weight| weight.calibrated == CalibratedOn::Rounded).map(|weights| weights.to);
         let engine = Arc::new(ComputeId::from(engine.id()));
         let calibrated = Identity {
-            model: model_id(files, calibrated),
+            model: model_id(hashes, calibrated),
             engine,
             cut: None,
             repair: None,
             calibration: None,
             measure: None,
         };
-        let dense = Identity { model: model_id(files, weights.map(|weights| weights.to)), ..calibrated.clone() };
-        Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
+        let dense = Identity { model: model_id(hashes, weights.map(|weights| weights.to)), ..calibrated.clone() };
+        Self { grid, inputs, hashes, folder: folder.to_owned(), dense, calibrated, batch_tokens }
     }
 
     fn file_hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
@@ -94,7 +94,7 @@ impl<'a> BackboneContents<'a> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text_id(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-        let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
+        let tokens = tokens::windows_key(corpus, &text, &self.hashes.tokenizer, &windows);
         let weights = self.calibrated.model.weights.clone();
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
@@ -105,7 +105,7 @@ impl<'a> BackboneContents<'a> {
         let text = self.text_id(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
-        let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
+        let tokens = tokens::windows_key(corpus, &text, &self.hashes.tokenizer, &windows);
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
@@ -144,7 +144,7 @@ impl<'a> BackboneContents<'a> {
         if let Some(builtin) = data.builtin() {
             let requests = json!({
                 "task": builtin.name, "task_version": builtin.version, "rows": rows, "formats": formats, "limit": limit,
-                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.hashes.tokenizer,
             });
             let measure = MeasureId::Task {
                 task: builtin.name.to_owned(),
@@ -181,7 +181,7 @@ impl<'a> BackboneContents<'a> {
         let mut requests = json!(measure)["defined"].take();
         // The requests do not depend on the batch size, which affects only the last digits of scores.
         requests.as_object_mut().and_then(|fields| fields.remove("batch"));
-        requests["tokenizer"] = json!(self.files.tokenizer);
+        requests["tokenizer"] = json!(self.hashes.tokenizer);
         if definition.output == Output::Generate {
             requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
@@ -203,9 +203,9 @@ impl<'a> BackboneContents<'a> {
     }
 }
 
-fn model_id(files: &BackboneFiles, weights: Option<WeightType>) -> Arc<ModelId> {
+fn model_id(hashes: &BackboneHashes, weights: Option<WeightType>) -> Arc<ModelId> {
     let weights = weights.map(|weights| weights.name().to_owned());
-    Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
+    Arc::new(ModelId { content: hashes.content.clone(), tokenizer: hashes.tokenizer.clone(), weights })
 }
 
 fn file_formats(files: &[PathBuf]) -> Result<Vec<String>> {

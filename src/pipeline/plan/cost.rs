@@ -40,8 +40,8 @@ const PROGRAM_BYTES: u64 = 92 << 20;
 /// MB in total (2026-11-27). Of this, 50 or 57 MB were pages of the executable, depending on the page cache.
 const OPTIONAL_BYTES: u64 = 30 << 20;
 
-/// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a trie
-/// merges equal programs.
+/// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a
+/// [`Trie`] merges equal programs.
 pub fn placeholder_operator(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
@@ -63,12 +63,12 @@ impl Estimate {
         ESTIMATES.set(ESTIMATES.get() + 1);
         let mut total = Self::default();
         for (index, backbone) in plan.backbones.iter().enumerate() {
-            let (one, jobs) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
+            let (estimate, jobs) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
             total.jobs.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
-            total.cost += one.cost;
+            total.cost += estimate.cost;
             // Backbones run one after the other.
-            total.memory = total.memory.max(one.memory);
-            total.spool = total.spool.max(one.spool);
+            total.memory = total.memory.max(estimate.memory);
+            total.spool = total.spool.max(estimate.spool);
         }
         Ok(total)
     }
@@ -156,7 +156,7 @@ struct CalibrationCost {
 impl BackboneEstimator<'_> {
     /// Returns the total costs of the backbone, and the cost of each of its jobs.
     fn estimate(&self, spool_bytes: u64, memory: u64) -> Result<(Estimate, Vec<(Job, Cost)>)> {
-        let programs = self.programs()?;
+        let programs = self.assumed_programs()?;
         let all = Trie::for_scoring(&programs);
         let mut jobs = self.score_jobs(&programs, &all)?;
         jobs.extend(self.latency_jobs(&all));
@@ -175,7 +175,7 @@ impl BackboneEstimator<'_> {
         Ok((total, jobs))
     }
 
-    fn programs(&self) -> Result<Vec<Program>> {
+    fn assumed_programs(&self) -> Result<Vec<Program>> {
         let Self { plan, backbone, state } = self;
         backbone.variants.iter().map(|variant| assumed_program(plan.grid, backbone, variant, state)).collect()
     }
@@ -190,7 +190,7 @@ impl BackboneEstimator<'_> {
             let missing =
                 backbone.variants.iter().zip(programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
             let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-            let reference = evaluation.target.reference(backbone)?;
+            let reference = evaluation.target.read_reference(backbone)?;
             let compared = reference.as_ref().map(|reference| Trie::with_reference(reference, programs));
             let trie = compared.as_ref().unwrap_or(all);
             let cost = scores::cost(&backbone.config, trie, reference.as_ref(), &missing, &load);
@@ -235,7 +235,7 @@ impl BackboneEstimator<'_> {
         {
             cost += scores::trial_cost(config, metric, [&all, &missing], &load);
         }
-        self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
+        self.add_training_costs(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {
             let (kept, spooled) = count_sites(plan.grid, backbone, &missing, state);
             cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
@@ -249,17 +249,17 @@ impl BackboneEstimator<'_> {
 
     /// Adds the costs of training the operators of `variants`. `token_flops` is the cost of passing one token through
     /// all layers.
-    fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], token_flops: f64) {
+    fn add_training_costs(&self, cost: &mut Cost, variants: &[&Variant], token_flops: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
-        // One pass stores the outputs of the teacher for all training runs that share a boundary.
+        // One pass stores the outputs of the teacher for all training runs with the same text and selection.
         let mut counted = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
             let left = !state.has(&trained.key);
             *cost += distilled::cost(config, token_flops, &text.load(), left);
-            let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
-            if left && counted.insert((trained.text, boundary)) {
+            let selection = variant.selection.as_ref().map_or("", |key| key.hash());
+            if left && counted.insert((trained.text, selection)) {
                 *cost += distilled::teacher_cost(config, &text.load(), text.shape(config));
             }
         }
@@ -282,8 +282,9 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the memory in bytes for the activations of one pass of an iterative removal. This is the maximum of what
-    /// the criterion reads, up to its limit, and what the repair of one span reads.
+    /// Returns the memory in bytes for the activations of one pass of an iterative removal. This is the maximum of the
+    /// activations that the criterion reads, up to its limit, and those that the repair of one span (removed layers or
+    /// a sublayer) reads.
     fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
         let Self { plan, backbone, state } = self;
         let cell = &plan.grid.cells[variant.cell];
@@ -297,7 +298,7 @@ impl BackboneEstimator<'_> {
         }
         let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
         let one = backbone.prune_spec(Depth { count: 1, ..cell.depth });
-        // A candidate has two sites, which are read even if they exceed the limit.
+        // The activations at the two sites of a candidate are read even if they exceed the limit.
         let read = (criterion.rule.sites(&one).len() as u64 * site).min(activation_limit(memory).max(2 * site));
         let read = if is_left(&variant.selection) { read } else { 0 };
         let spans = recovery::spans(&*recovery.rule, &cell.depth.middle(backbone.config.layers));
@@ -330,15 +331,15 @@ impl BackboneEstimator<'_> {
 /// merges layers. The trials for a missing selection may fill the cache of merged layers.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
     let cell = |variant: &Variant| &plan.grid.cells[variant.cell];
-    let trying = backbone.variants.iter().filter(|variant| {
+    let missing_selections = backbone.variants.iter().filter(|variant| {
         let criterion = cell(variant).criterion.as_ref();
         criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
             && !variant.selection.as_ref().is_some_and(|key| state.has(key))
     });
-    let merging = backbone.variants.iter().filter(|variant| {
+    let merged_variants = backbone.variants.iter().filter(|variant| {
         cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.target() == RepairTarget::Layer)
     });
-    let layers = merging.count().max(trying.count() * MergedLayer::MAX_CACHED);
+    let layers = merged_variants.count().max(missing_selections.count() * MergedLayer::MAX_CACHED);
     layers.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
@@ -410,21 +411,21 @@ fn solve_flops(
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
 }
 
-/// Returns the number of sites whose activations a calibration pass stores, and the number of additional sites whose
-/// activations it spools until the layers are selected.
+/// Returns the number of sites ([`HookPoint`](crate::calibrate::HookPoint)) whose activations a calibration pass
+/// stores, and the number of additional sites whose activations it spools until the layers are selected.
 fn count_sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
-    let [kept, now] = [true, false].map(|guess| {
+    let [assumed, known] = [true, false].map(|assumes_middle| {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let cell = &grid.cells[variant.cell];
             let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
             let recovery = &*cell.recovery.as_ref()?.rule;
             let known = variant.selection.as_ref().and_then(|key| state.selection(key));
             let known = known.map(|selection| selection.removed.clone());
-            let removed = known.or_else(|| guess.then(|| cell.depth.middle(backbone.config.layers)));
+            let removed = known.or_else(|| assumes_middle.then(|| cell.depth.middle(backbone.config.layers)));
             Some(WantedRepair { criterion, recovery, cut: backbone.prune_spec(cell.depth), removed })
         }))
     });
-    let retained = kept.required;
-    let spooled = now.possible.union(&now.criterion_sites).filter(|site| !retained.contains(site)).count();
+    let retained = assumed.required;
+    let spooled = known.possible.union(&known.criterion_sites).filter(|site| !retained.contains(site)).count();
     (retained.len(), spooled)
 }

@@ -45,6 +45,7 @@ pub struct OutlineJob {
     pub lease_name: String,
     /// Total work in floating-point operations, as estimated by the cost model.
     pub flops: f64,
+    /// Indices into `Outline::artifacts`.
     artifacts: Vec<usize>,
 }
 
@@ -78,16 +79,16 @@ impl Outline {
     /// Summarizes a plan, given the costs of its jobs.
     pub fn new(plan: &Plan<'_>, costs: &[JobCost]) -> Self {
         let mut artifacts: Vec<(String, String)> = Vec::new();
-        let mut index: BTreeMap<String, usize> = BTreeMap::new();
-        let mut at = |key: &Arc<Key>| {
-            *index.entry(key.hash().to_owned()).or_insert_with(|| {
+        let mut indices: BTreeMap<String, usize> = BTreeMap::new();
+        let mut index_of = |key: &Arc<Key>| {
+            *indices.entry(key.hash().to_owned()).or_insert_with(|| {
                 artifacts.push((key.kind().name().to_owned(), key.hash().to_owned()));
                 artifacts.len() - 1
             })
         };
         let cells = plan.variants().map(|(_, variant)| OutlineCell {
             name: plan.grid.cells[variant.cell].to_string(),
-            artifacts: variant.shared_keys().map(&mut at).collect(),
+            artifacts: variant.shared_keys().map(&mut index_of).collect(),
         });
         let cells = cells.collect();
         let mut jobs = Vec::new();
@@ -95,7 +96,8 @@ impl Outline {
             let backbone = &plan.backbones[*backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
             // Results that depend on the machine are excluded, because workers do not share them.
-            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_machine_specific(key)).map(&mut at).collect();
+            let mut artifacts: Vec<usize> =
+                keys.filter(|key| !Stage::is_machine_specific(key)).map(&mut index_of).collect();
             if artifacts.is_empty() {
                 continue;
             }
@@ -119,7 +121,8 @@ impl Outline {
         sha256::of_bytes(all.join("\n"))[..12].to_owned()
     }
 
-    /// Stores the outline and returns its id. Write errors are ignored, because they affect only `status`.
+    /// Stores the outline, unless it is stored already, and returns its id. Write errors are ignored, because they
+    /// affect only `status`.
     pub fn save(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));

@@ -155,10 +155,10 @@ impl BackbonePlan {
             inputs.read_unchanged(&[&parts::config_path(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
-        let files = inputs.backbone_files(&folder)?;
+        let hashes = inputs.backbone_hashes(&folder)?;
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
-        let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
+        let contents = BackboneContents::new(grid, inputs, (&folder, &hashes), weights, engine, batch_tokens);
         config.notes.extend(contents.prefix_note()?);
         let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
@@ -174,7 +174,7 @@ impl BackbonePlan {
             name: name.to_string(),
             folder,
             config,
-            content: files.content.clone(),
+            content: hashes.content.clone(),
             unquantized: None,
             engine,
             batch_tokens,
@@ -231,8 +231,8 @@ impl BackbonePlan {
                     self.latencies.iter().map(|prompt| Arc::new(contents::prefill_id(prompt, &machine, &cohort)));
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
-                    let what = Arc::new(variant.identity.with_measure(measure));
-                    Arc::new(latency::key(self.key_parts(), variant.repair(), measure, &among, &what))
+                    let description = Arc::new(variant.identity.with_measure(measure));
+                    Arc::new(latency::key(self.key_parts(), variant.repair(), measure, &among, &description))
                 });
                 (keys.collect(), prompts)
             })
@@ -243,7 +243,7 @@ impl BackbonePlan {
 
     fn plan_variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
         let PlannedParts { dense, calibrated, calibrations, cuts } = known;
-        let calibrating = self.calibrated().key_parts();
+        let calibrated_parts = self.calibrated().key_parts();
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
             return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::dense(index, dense.clone()) });
@@ -269,7 +269,7 @@ impl BackbonePlan {
                         calibration: Some(Arc::clone(&plan.identity)),
                         ..calibrated.clone()
                     };
-                    let key = selection::key(calibrating, &cut, (&*criterion.rule, spec), &plan.tokens);
+                    let key = selection::key(calibrated_parts, &cut, (&*criterion.rule, spec), &plan.tokens);
                     Ok((cut, Arc::new(key.with_description(&Arc::new(chosen)))))
                 };
                 let earlier = if criterion.rule.is_iterative() { 1..spec.depth } else { 0..0 };
@@ -281,7 +281,7 @@ impl BackbonePlan {
         };
         let identity = repaired_identity(plan, &cut, dense, repair.clone());
         let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
-        let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).with_description(&solved);
+        let operator = operator::key(calibrated_parts, &selection, &repair, &plan.tokens).with_description(&solved);
         let operator = Arc::new(operator);
         let text = training_calibration(cell).and_then(|text| calibrations.get(&text).copied());
         let trained = match recovery.training.zip(text) {
@@ -289,12 +289,12 @@ impl BackbonePlan {
             Some((finetune, text)) => {
                 self.check_one_block(cell, criterion)?;
                 let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
-                let key = distilled::key(calibrating, &operator, &self.calibrations[text].tokens, &trained);
+                let key = distilled::key(calibrated_parts, &operator, &self.calibrations[text].tokens, &trained);
                 Some(TrainingPlan { text, finetune, key: Arc::new(key) })
             }
         };
-        let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
-        let scores = self.score_keys(&identity, Some(runs_with));
+        let used_operator = trained.as_ref().map_or(&operator, |trained| &trained.key);
+        let scores = self.score_keys(&identity, Some(used_operator));
         Ok(Variant {
             calibration: Some(position),
             selection: Some(selection),
@@ -307,12 +307,12 @@ impl BackbonePlan {
     }
 
     /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the key of the variant's
-    /// operator.
+    /// operator, or `None` for the dense backbone.
     fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
         self.evaluations
             .iter()
             .map(|evaluation| {
-                let what = Arc::new(identity.with_measure(&evaluation.measure));
+                let description = Arc::new(identity.with_measure(&evaluation.measure));
                 let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
                 Arc::new(scores::key(
                     kind,
@@ -320,7 +320,7 @@ impl BackbonePlan {
                     operator,
                     &evaluation.tokens,
                     evaluation.target.extent(),
-                    &what,
+                    &description,
                 ))
             })
             .collect()
@@ -349,7 +349,7 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, dense: &Identity,
     }
 }
 
-/// Identities and cuts that the cells of a backbone share.
+/// Identities and cuts that have been planned and that the cells of a backbone share.
 struct PlannedParts {
     /// Identity of the dense backbone.
     dense: Identity,

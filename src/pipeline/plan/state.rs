@@ -90,8 +90,8 @@ impl StoreState {
         last.map_or(0, |last| last + 1)
     }
 
-    /// Returns the result of a trial, or `None` if it is not stored.
-    pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
+    /// Reads the result of a trial. Returns `None` if it is not stored or is damaged.
+    pub(super) fn read_trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
         scores::read_trial(&self.store, key, metric)
     }
 
@@ -121,8 +121,8 @@ impl StoreState {
     }
 }
 
-/// Returns the hashes of the objects that are stored. If there are many keys, lists directories instead of looking up
-/// each object.
+/// Returns the hashes of the objects that are stored. If there are many keys of a kind, lists its directory instead of
+/// looking up each object. The result then also contains objects that are not among `keys`.
 fn stored_hashes<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));

@@ -67,7 +67,7 @@ impl CriterionTrials {
     ) -> Vec<Self> {
         let tokens = &backbone.calibrations[calibration].tokens;
         let stored = |metric: TrialMetric, trial: &Trial| {
-            state.trial(&scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
+            state.read_trial(&scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
         };
         let mut counted = [BTreeSet::new(), BTreeSet::new()];
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
@@ -94,8 +94,9 @@ struct CriterionUse<'g> {
     /// Key of the selection if the criterion is iterative. Its trials depend on the repairs, so they are not shared
     /// with other selections.
     selection: Option<Arc<Key>>,
+    /// Greatest depth of the cells.
     deepest: Depth,
-    /// Greatest depth among the selections that are not stored, or `None` if all are stored.
+    /// Greatest depth of the cells whose selection is not stored, or `None` if all selections are stored.
     missing: Option<Depth>,
     /// Number of stored steps of an iterative selection.
     steps: usize,

@@ -1,5 +1,5 @@
-//! Data from a calibration pass: the residual stream at some sites ([`HookPoint`]), and sums of similarities. Both are
-//! stored in shards of sequences.
+//! Data from a calibration pass: the residual stream at some sites ([`HookPoint`]), and sums of similarities between
+//! residual streams ([`Pair`]). Both are stored in shards, which are ranges of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -93,6 +93,7 @@ pub fn pass_flops(config: &Config, load: &Load) -> f64 {
 /// that writes 160 MB/s.
 pub(super) const FLOPS_PER_KEPT_BYTE: f64 = 550.0;
 
+/// Returns the size in bytes of the f32 activations at one site.
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
@@ -265,7 +266,7 @@ fn measure_shards(
     Ok(stored)
 }
 
-/// Commits the rows of all sites. This is done in parallel, because each commit hashes its data and waits for the disk.
+/// Commits the rows of all sites in parallel, because each commit hashes its data and waits for the disk.
 fn commit_rows(
     store: &Store,
     drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
@@ -310,8 +311,8 @@ fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
     disk_full_error("cannot write calibration activations", error).at(site.to_string())
 }
 
-pub(super) fn disk_full_error(what: &str, error: &std::io::Error) -> Error {
-    Error::missing(what).found(error.to_string()).hint("free some disk space, or use another folder with --store")
+pub(super) fn disk_full_error(message: &str, error: &std::io::Error) -> Error {
+    Error::missing(message).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }
 
 /// Stored and verified shards of each site.
@@ -320,7 +321,7 @@ pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>
 
 impl KeptActivations {
     /// Looks up the shards of the given sites in the store.
-    pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
+    pub(crate) fn look_up(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
             let shards = job.shape.shards().map(|shard| job.run.get(&shard_rows_key(job, site, &shard)));
             self.0.insert(site, shards.collect());

@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Computes the missing selections and operators of some variants of a calibration. If a single variant cannot be
-/// computed, only its cell fails.
+/// Computes the missing selections, operators and trained operators of some variants of a calibration. If a single
+/// variant cannot be computed, only its cell fails.
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
@@ -117,23 +117,23 @@ fn calibrate(
 
 fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let mut trials = Trials::new(job);
-    let mut selections = Selections::before_pass(job, variants, &mut trials)?;
-    let CalibrationInputs { required, possible, criterion_sites, pairs } = selections.needs(job, variants);
+    let mut selections = Selections::compute_before_pass(job, variants, &mut trials)?;
+    let CalibrationInputs { required, possible, criterion_sites, pairs } = selections.needed_inputs(job, variants);
     let all_sites = [&required, &possible, &criterion_sites].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
-    kept.find(job, &all_sites);
+    kept.look_up(job, &all_sites);
     let request = activations::plan_first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
     let similarities = activations::run_pass(job, &job.label, &request, &mut kept)?;
     let all_kept = kept.missing_sites(&criterion_sites).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
-    selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
+    selections.compute_after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
     let chosen = selected_variants(job.run, variants, &selections);
-    let sites = selections.needs(job, variants).required;
+    let sites = selections.needed_inputs(job, variants).required;
     activations::discard_unneeded(job, &request, &sites)?;
     // Collect the activations that are not stored yet, at the sites of the selected layers.
     let missing_sites = kept.missing_sites(&sites);
-    kept.find(job, &missing_sites);
+    kept.look_up(job, &missing_sites);
     let second_request = PassRequest { sites: missing_sites, ..PassRequest::default() };
     activations::run_pass(job, &format!("{}, second pass", job.label), &second_request, &mut kept)?;
     let activations = kept.open(job.shape, &sites)?;
@@ -174,7 +174,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
             false => operator::solve(job, variant, selection, activations, key),
         };
         match solved {
-            Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
+            Err(error) if error.kind() == ErrorKind::Job => run.fail_and_record(variant.cell, key, error.one_line()),
             solved => solved?,
         }
         run.advance(id, tokens)?;
@@ -183,7 +183,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     Ok(())
 }
 
-/// Returns the variants whose layers have been selected. Records a failure for the others.
+/// Returns the variants whose layers or sublayers have been selected. Records a failure for the others.
 fn selected_variants<'s>(
     run: &RunContext<'_>,
     variants: &[&'s Variant],
@@ -194,7 +194,7 @@ fn selected_variants<'s>(
         match selections.state(variant) {
             Some(SelectionState::Done(selection)) => chosen.push((variant, selection)),
             Some(SelectionState::Failed(reason)) => match &variant.selection {
-                Some(key) => run.fail_at(variant.cell, key, reason.clone()),
+                Some(key) => run.fail_and_record(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
             Some(SelectionState::Waiting) | None => {

@@ -1,4 +1,4 @@
-//! Computes the remaining chunks of a scoring job, except those leased by other processes.
+//! Computes the remaining [chunks](crate::evaluate::EvalSet) of a scoring job, except those leased by other processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl ChunkRun<'_> {
         }
         self.run.wait_for_latency_measurement()?;
         // Record failures while the leases are still held, so that no other process repeats work that is known to fail.
-        let result = catch_panic(|| self.record(&group, journal, candidates, &mut sweep.trie));
+        let result = catch_panic(|| self.compute_and_record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
         {
@@ -159,16 +159,16 @@ impl ChunkRun<'_> {
     /// Computes a group of chunks for candidates that lack all of them. Records the results, except for chunks whose
     /// leases were lost. Returns the lost chunks, and the number of tokens processed in each chunk of generated text,
     /// because generation may end early.
-    fn record(
+    fn compute_and_record(
         &self,
         group: &ChunkGroup,
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
-        known: &mut Option<(Vec<usize>, Trie)>,
+        cached_trie: &mut Option<(Vec<usize>, Trie)>,
     ) -> Result<(Vec<usize>, HashMap<usize, usize>)> {
         let ChunkGroup { chunks, members, leases, tokens } = group;
-        known.take_if(|(cached, _)| cached != members);
-        let (_, trie) = known.get_or_insert_with(|| {
+        cached_trie.take_if(|(cached, _)| cached != members);
+        let (_, trie) = cached_trie.get_or_insert_with(|| {
             let programs: Vec<Program> =
                 members.iter().filter_map(|&member| candidates[member].program.clone()).collect();
             (members.clone(), self.eval_set.trie(&programs))
@@ -201,7 +201,8 @@ impl ChunkRun<'_> {
         Ok((lost, ran))
     }
 
-    /// Writes the records to disk. Fails if the backbone has changed since it was hashed.
+    /// Writes the records to disk, and then releases the leases of their chunks. Fails if the backbone has changed
+    /// since it was hashed.
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
@@ -213,8 +214,8 @@ impl ChunkRun<'_> {
         (sweep.last_flush, sweep.check_time) = (Some(now), now - started);
         if has_records {
             self.run.report_stored();
-            if let Some(within) = self.within {
-                within.record_progress();
+            if let Some(guard) = self.calibration_guard {
+                guard.record_progress();
             }
         }
         Ok(())
@@ -223,7 +224,7 @@ impl ChunkRun<'_> {
 
 /// Result of an attempt to lease a chunk.
 enum ChunkLease {
-    /// The lease was acquired. Contains the candidates that lack the chunk, and the lease.
+    /// The lease was acquired. Contains the indices of the candidates that lack the chunk, and the lease.
     Acquired(Vec<usize>, Lease),
     /// No candidate lacks the chunk.
     Done,
@@ -237,7 +238,7 @@ enum ChunkLease {
 #[derive(Default)]
 struct ChunkGroup {
     chunks: Vec<usize>,
-    /// Candidates that lack the chunks.
+    /// Indices of the candidates that lack the chunks.
     members: Vec<usize>,
     leases: Vec<Lease>,
     tokens: usize,
@@ -250,7 +251,7 @@ struct Sweep {
     group: ChunkGroup,
     /// Chunks that other processes have leased.
     leased_elsewhere: Vec<usize>,
-    /// Trie of the candidates in the last group. It is reused if the next group has the same candidates.
+    /// Candidate indices of the last group, and their trie. It is reused if the next group has the same candidates.
     trie: Option<(Vec<usize>, Trie)>,
     /// Leases on chunks whose records are not on disk yet. They are released after the next flush.
     unwritten: Vec<Lease>,

@@ -1,5 +1,5 @@
-//! Scores variants on a text or task in chunks. The results of each chunk are written to a [`Journal`], so that an
-//! interrupted run can resume and several processes can share the work.
+//! Scores variants on a text or task in chunks of windows or documents ([`EvalSet`]). The results of each chunk are
+//! written to a [`Journal`], so that an interrupted run can resume and several processes can share the work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(crate) struct ChunkRun<'a> {
     /// Name of the journal, and prefix of the lease names. All processes that score this backbone on this text use the
     /// same name.
     pub(crate) journal: String,
-    /// Lease on the calibration to which these scores belong, if any.
-    pub(crate) within: Option<&'a LeaseGuard<'a>>,
+    /// Lease on the calibration whose trials are scored, or `None` if variants are scored.
+    pub(crate) calibration_guard: Option<&'a LeaseGuard<'a>>,
     /// Chunks to score, or `None` to score all of them.
     pub(crate) sample: Option<&'a [usize]>,
 }
@@ -79,7 +79,7 @@ impl ChunkRun<'_> {
         let all = self.eval_set.trie(&programs.collect::<Vec<_>>());
         let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
-        let work = self.within.map_or(&*self.journal, LeaseGuard::name);
+        let work = self.calibration_guard.map_or(&*self.journal, LeaseGuard::name);
         Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 

@@ -66,14 +66,14 @@ pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
     Key::new(KIND, json!({"checkpoint": steps}), [(TRAINING_INPUT, Arc::clone(trained))])
 }
 
-/// Estimates the cost of training on a text. The gradient passes through the layers after the boundary, which are
-/// assumed to be a quarter of all layers. `token_flops` is the cost of passing one token through all layers. `left`
-/// indicates whether the trained operator is missing.
-pub fn cost(config: &Config, token_flops: f64, text: &Load, left: bool) -> Cost {
+/// Estimates the cost of training on a text. The gradient passes through the layers after the removed ones, which are
+/// assumed to be a quarter of all layers. `token_flops` is the cost of passing one token through all layers.
+/// `is_missing` indicates whether the trained operator is missing.
+pub fn cost(config: &Config, token_flops: f64, text: &Load, is_missing: bool) -> Cost {
     let head = 2.0 * config.hidden as f64 * config.vocab as f64;
     let products = (token_flops / 4.0 + head) * text.tokens as f64;
     let steps = step_flops(config, products, text, config.layers / 4);
-    Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
+    Cost { separate: steps, shared: steps, left: if is_missing { steps } else { 0.0 }, ..Cost::default() }
 }
 
 /// Cost of the elementwise operations between matrix products during training, in floating-point operations per value.
@@ -88,8 +88,8 @@ fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64
     3.0 * products + ELEMENTWISE_FLOPS * (widths * layers * text.tokens) as f64
 }
 
-/// Estimates the cost of the inputs that all training runs at one boundary share. The inputs are the residual stream of
-/// a text and the outputs of the teacher.
+/// Estimates the cost of the inputs that all training runs with the same text and selection share. The inputs are the
+/// residual stream of a text and the outputs of the teacher.
 pub fn teacher_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::pass_flops(config, text),
@@ -146,7 +146,7 @@ pub(crate) fn train(
         }
         match train_one(job, variant, plan, selection, activations) {
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
-                job.run.fail_at(variant.cell, &plan.key, error.one_line());
+                job.run.fail_and_record(variant.cell, &plan.key, error.one_line());
             }
             done => done?,
         }
@@ -184,10 +184,10 @@ fn train_one(
     let load = Load::windows((steps - training.steps()) * length, length);
     let id = run.start(job.guard.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
     while training.steps() < steps {
-        let at = training.steps();
+        let sequence = training.steps();
         fault::fault_point("train");
-        let loss = training.step(training_data.stream(at)?, &training_data.top_tokens(at)?)?;
-        let done = at + 1;
+        let loss = training.step(training_data.stream(sequence)?, &training_data.top_tokens(sequence)?)?;
+        let done = sequence + 1;
         if done.is_multiple_of(checkpoint_interval(plan)) {
             run.note(format!("{label}: step {done} of {steps}, loss {loss:.4}"));
             if done < steps {
@@ -236,11 +236,11 @@ fn latest_checkpoint(
     plan: &TrainingPlan,
     start: impl FnOnce() -> Result<Checkpoint>,
 ) -> Result<(Checkpoint, f64)> {
-    let every = checkpoint_interval(plan);
+    let interval = checkpoint_interval(plan);
     for number in (1..=CHECKPOINTS).rev() {
-        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
+        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * interval)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
-        job.run.note(format!("resuming fine-tuning after step {} of {}", number * every, plan.finetune.sequences));
+        job.run.note(format!("resuming fine-tuning after step {} of {}", number * interval, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }
     Ok((start()?, 0.0))

@@ -1,6 +1,6 @@
 //! Kinds of jobs. A job computes a group of objects that are leased, scheduled and reported together. For example, all
-//! scores on a text are computed by one job with one trie. This module also caches the programs of variants, with their
-//! operators, in memory.
+//! scores on a text are computed by one job with one [`Trie`](crate::model::Trie). This module also caches the programs
+//! of variants, with their operators, in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -145,8 +145,8 @@ fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
     selection::read(&find_required(find, key, "selection")?)
 }
 
-fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
-    find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
+fn find_required(find: &Find<'_>, key: &Key, name: &str) -> Result<StoredObject> {
+    find(key)?.ok_or_else(|| Error::job(format!("the {name} is not in the store")))
 }
 
 /// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
@@ -190,11 +190,11 @@ impl Programs {
         Ok(program)
     }
 
-    /// Returns the program of a variant. If it cannot be read, records that the cell failed, and returns `None`.
+    /// Loads the program of a variant. If it cannot be read, records that the cell failed, and returns `None`.
     ///
     /// # Errors
     /// Fails on errors that stop the run.
-    pub(crate) fn load_or_fail(
+    pub(crate) fn load_or_record_failure(
         &self,
         run: &RunContext<'_>,
         backbone: &BackbonePlan,

@@ -73,9 +73,9 @@ fn decode_overhead_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Estimates the cost of timing a cohort, in which each variant runs separately. If any latency is missing (`left`),
-/// the whole cohort is timed again. Rounds added because of noise are not included.
-pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
+/// Estimates the cost of timing all variants of a backbone on a prompt. Each variant runs separately. If any latency is
+/// missing (`is_missing`), all variants are timed again. Rounds added because of noise are not included.
+pub fn cost(config: &Config, all: &Trie, prompt: &Latency, is_missing: bool) -> Cost {
     let pass_flops = |length: usize| separate_flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
         + prompt.decode.map_or(0.0, |new| {
@@ -83,7 +83,7 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
             pass_flops(prompt.length + new) + separate_flops(config, all, extra_rows as usize, 1)
         });
     let rounds = count_passes(1, Rounds::PAPER) as f64 * pass;
-    Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
+    Cost { separate: rounds, shared: rounds, left: if is_missing { rounds } else { 0.0 }, ..Cost::default() }
 }
 
 fn separate_flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
@@ -225,7 +225,7 @@ fn find_candidates(
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
     for variant in backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)) {
-        let Some(program) = programs.load_or_fail(run, backbone, variant)? else { continue };
+        let Some(program) = programs.load_or_record_failure(run, backbone, variant)? else { continue };
         let program = deploy(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
         // Cells that share a key are timed only once.
@@ -346,13 +346,13 @@ impl TimedComparison<'_> {
         }
     }
 
-    /// Times all variants that fit in memory, in interleaved rounds. `tokens` is the number of tokens that each pass
-    /// adds to the progress of the job.
+    /// Runs `measure`, which times the variants that fit in memory in interleaved rounds. `tokens` is the number of
+    /// tokens that each pass adds to the progress of the job.
     fn run_session(
         &self,
         label: &str,
         (job, tokens): (usize, usize),
-        rounds: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
+        measure: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
     ) -> Result<Session> {
         let mut has_extra_rounds = false;
         let mut after = |is_requested: bool| {
@@ -369,7 +369,7 @@ impl TimedComparison<'_> {
             }
             self.run.check_stop()
         };
-        rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
+        measure(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
     /// Returns whether weights and intermediates are in host memory. Other devices report when they run out of memory.

@@ -133,9 +133,9 @@ impl Stage {
 
     /// Returns the names of all inputs of cells, in the order of the jobs.
     pub fn input_names() -> Vec<InputNames> {
-        let mut parts: Vec<InputNames> = STAGES.iter().filter_map(|stage| stage.words).collect();
-        parts.sort_by_key(|words| words.group);
-        parts
+        let mut names: Vec<InputNames> = STAGES.iter().filter_map(|stage| stage.words).collect();
+        names.sort_by_key(|names| names.group);
+        names
     }
 
     /// Returns the stage for a kind of object.
@@ -307,8 +307,7 @@ mod tests {
         }));
     }
 
-    /// Checks that scores of rounded weights have separate keys. The operator is solved before rounding, so its key
-    /// does not depend on the weight type.
+    /// The operator is solved before rounding, so its key does not depend on the weight type.
     #[test]
     fn scores_of_rounded_weights_have_separate_keys() {
         use crate::model::WeightType;
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn crash_during_computation_counts_as_an_attempt() {
+    fn only_calibration_and_chunk_crashes_count_as_attempts() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));

@@ -1,4 +1,5 @@
-//! Operators of a variant in the store: their format, and their conversion to a program.
+//! Operators of a variant in the store: their format, and their conversion to a program. Each operator repairs one
+//! [`Span`] of the removed layers or sublayers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Payload that contains the measurements at each boundary.
+/// Payload that contains a [`BoundaryResult`] for each repaired span.
 pub(super) const RESULTS_FILE: &str = "figures.json";
 
 /// Returns the key of an operator. It depends on the selection, on the activations, and on the number of sequences used
@@ -86,34 +87,35 @@ pub struct CalibrationInputs {
 }
 
 impl CalibrationInputs {
-    pub fn from_repairs<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
-        let mut needs = Self::default();
-        for WantedRepair { criterion, recovery, cut, removed } in group {
+    pub fn from_repairs<'a>(repairs: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
+        let mut inputs = Self::default();
+        for WantedRepair { criterion, recovery, cut, removed } in repairs {
             match removed {
                 Some(removed) => {
                     let spans = recovery::spans(recovery, &removed);
-                    needs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    inputs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
                 }
                 None => {
                     let spans = possible_spans(criterion, recovery, &cut);
-                    needs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                    needs.criterion_sites.extend(criterion.sites(&cut));
-                    needs.pairs.extend(criterion.pairs(&cut));
+                    inputs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    inputs.criterion_sites.extend(criterion.sites(&cut));
+                    inputs.pairs.extend(criterion.pairs(&cut));
                 }
             }
         }
-        needs
+        inputs
     }
 }
 
-/// Estimates the cost of repairing the variants of a calibration: one pass over the text, and solving all operators.
-/// `all` contains the FLOPs for solving each variant, and `missing` those for each variant that is not stored.
-pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
+/// Estimates the cost of repairing the variants of a calibration: one pass over the text (`pass_flops`), and solving
+/// all operators. `all` contains the FLOPs for solving each variant, and `missing` those for each variant that is not
+/// stored.
+pub fn cost(config: &Config, pass_flops: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [all_flops, missing_flops] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
-        separate: all.len() as f64 * pass + all_flops,
-        shared: pass + all_flops,
-        left: if missing.is_empty() { 0.0 } else { pass + missing_flops },
+        separate: all.len() as f64 * pass_flops + all_flops,
+        shared: pass_flops + all_flops,
+        left: if missing.is_empty() { 0.0 } else { pass_flops + missing_flops },
         disk: missing.len() as u64 * matrix_bytes(config),
         inodes: 0,
     }
@@ -144,13 +146,13 @@ pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
 }
 
-/// Returns the payload name and the encoded bytes for the operator at a boundary.
+/// Returns the payload name and the encoded bytes for the operator of a repaired span.
 ///
 /// # Errors
 /// Propagates errors from [`Operator::parts`].
-pub fn encode_operator(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
+pub fn encode_operator(span_index: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
     let (form, values) = operator.parts()?;
-    Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
+    Ok((format!("{span_index:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
 }
 
 /// Stores the operators of a variant, encoded by [`encode_operator`].
@@ -170,7 +172,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// Encodes the results at the boundaries.
+/// Encodes the results of all repaired spans.
 ///
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite.
@@ -186,7 +188,7 @@ pub(super) fn encode_results(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     }
 }
 
-/// Reads the results at the boundaries of a stored variant.
+/// Reads the results of all repaired spans of a stored variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -194,7 +196,7 @@ pub fn read_results(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, RESULTS_FILE)
 }
 
-/// Reads the operator of a variant with a single boundary as a dense matrix.
+/// Reads the operator of a variant with a single repaired span as a dense matrix.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -216,16 +218,16 @@ pub fn read_program(artifact: &StoredObject, layers: usize, selection: &Selectio
     program?.ok_or_else(mismatch_error)
 }
 
-/// Builds the program for a repaired cut. `operator` returns the operator that belongs to a result, given the index and
-/// the content key. Returns `None` if a repair on an MLP branch has no layer before the cut.
+/// Builds the program for a repaired cut. `find_operator` returns the operator that belongs to a result, given the
+/// index and the content key. Returns `None` if a repair on an MLP branch has no layer before the cut.
 ///
 /// # Errors
-/// Propagates errors from `operator`.
+/// Propagates errors from `find_operator`.
 pub fn build_program(
     layers: usize,
     removed: &Cut,
     results: &[BoundaryResult],
-    operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
+    find_operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
 ) -> Result<Option<Program>> {
     let mut repaired = Vec::new();
     for (index, result) in results.iter().enumerate() {
@@ -235,7 +237,7 @@ pub fn build_program(
             repaired.push((Span::layers(start, end), Repair::Merged(Arc::new(merged.clone()))));
             continue;
         }
-        let operator = operator(index, key)?;
+        let operator = find_operator(index, key)?;
         let span = match placed.replaced_sublayer() {
             Some(sublayer) => Span::sublayer(start, sublayer),
             None => Span::layers(start, end),
@@ -281,7 +283,7 @@ pub(crate) fn solve(
 ) -> Result<()> {
     let started = Instant::now();
     let recovery = recovery_of(&job.run.grid.cells[variant.cell])?;
-    let mut results = SolvedCut::default();
+    let mut solved_cut = SolvedCut::default();
     let mut earlier = Vec::new();
     for span in recovery::spans(recovery, &selection.removed) {
         let boundary = Boundary {
@@ -298,9 +300,9 @@ pub(crate) fn solve(
             if solution.repair.operator().is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
         let metrics = RepairMetrics::compute(&boundary, &solution.repair)?;
         earlier.push((span, solution.repair.clone()));
-        results.add(span, solution, metrics, degenerate, seconds)?;
+        solved_cut.add(span, solution, metrics, degenerate, seconds)?;
     }
-    results.store(job, key, started)
+    solved_cut.store(job, key, started)
 }
 
 /// Removes the selected layers one by one, and solves an operator on the pruned model after each removal. All operators
@@ -323,12 +325,12 @@ pub(crate) fn solve_one_by_one(
     let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
     job.run.finish(progress);
     replayed?;
-    let mut results = SolvedCut::default();
+    let mut solved_cut = SolvedCut::default();
     for solved in model.into_repairs() {
         let SolvedSpan { span, solution, metrics, degenerate, seconds, .. } = solved;
-        results.add(span, solution, metrics, degenerate, seconds)?;
+        solved_cut.add(span, solution, metrics, degenerate, seconds)?;
     }
-    results.store(job, key, started)
+    solved_cut.store(job, key, started)
 }
 
 /// Reports the start of several passes over a calibration text. `trial_flops` is the cost of all trials in the passes.

@@ -138,15 +138,17 @@ pub fn trial_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: Tria
     }
 }
 
-/// Returns the quantity that a trial measures, computed from its stored values.
-pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
+/// Computes the result of a trial from its values, one per window.
+pub fn trial_result(metric: TrialMetric, window_values: Vec<f64>) -> f64 {
     match metric {
-        TrialMetric::Perplexity => Losses { windows }.perplexity(),
-        TrialMetric::Distance(_) | TrialMetric::Cosine => windows.iter().sum::<f64>() / windows.len() as f64,
+        TrialMetric::Perplexity => Losses { windows: window_values }.perplexity(),
+        TrialMetric::Distance(_) | TrialMetric::Cosine => {
+            window_values.iter().sum::<f64>() / window_values.len() as f64
+        }
     }
 }
 
-/// Reads the result of a trial. Returns `None` if it is not stored.
+/// Reads the result of a trial. Returns `None` if it is not stored or is damaged.
 pub fn read_trial(store: &Store, key: &Key, metric: TrialMetric) -> Option<f64> {
     let Lookup::Intact(object) = store.lookup(key) else { return None };
     Some(trial_result(metric, read(&object).ok()?))

@@ -68,7 +68,17 @@ fn make(
         let journal = evaluation.journal.clone();
         let label = &*label;
         let program = &program;
-        let job = ChunkRun { run, models, backbone, eval_set, label, program, journal, within: None, sample: None };
+        let job = ChunkRun {
+            run,
+            models,
+            backbone,
+            eval_set,
+            label,
+            program,
+            journal,
+            calibration_guard: None,
+            sample: None,
+        };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
@@ -121,7 +131,7 @@ fn reuse_full_scores(
         return Ok(false);
     }
     let text = tokens::load_full_tokens(run, backbone, &evaluation.target, &evaluation.tokens)?;
-    let drawn = text.drawn_values(draw)?;
+    let drawn = text.drawn_value_ranges(draw)?;
     let known: Vec<(Arc<Key>, Vec<f64>)> = known
         .into_iter()
         .filter_map(|(key, values)| {
@@ -201,7 +211,7 @@ fn load_program(
 ) -> Result<Option<Program>> {
     let mut found = None;
     for variant in variants.iter().filter(|variant| variant.scores.iter().any(|score| score.hash() == key.hash())) {
-        found = programs.load_or_fail(run, backbone, variant)?.or(found);
+        found = programs.load_or_record_failure(run, backbone, variant)?.or(found);
     }
     Ok(found)
 }

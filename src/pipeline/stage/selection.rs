@@ -1,6 +1,6 @@
-//! Layers that a criterion selects for removal, with the scores of the criterion. Also measures the trials on which a
-//! selection is based. A trial measures the perplexity, the logit distance or the output cosine of the backbone without
-//! some of its layers.
+//! Layers or sublayers that a criterion selects for removal, with the scores of the criterion. Also measures the trials
+//! on which a selection is based. A trial measures the perplexity, the logit distance or the output cosine of the
+//! backbone without some of its layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) fn activation_limit(memory: u64) -> u64 {
     memory / 8
 }
 
-/// Payload that contains the layers and scores.
+/// Payload that contains the selected layers or sublayers, and the scores of the criterion.
 const LAYERS: &str = "selection.json";
 /// Payload that contains the warnings, if any.
 const NOTES: &str = "notes.json";
@@ -138,7 +138,7 @@ impl<'a> Selections<'a> {
     ///
     /// # Errors
     /// Fails if the run was stopped. The failure of a single selection is recorded, and is not an error.
-    pub(crate) fn before_pass(
+    pub(crate) fn compute_before_pass(
         job: &CalibrationJob<'a>,
         variants: &[&Variant],
         trials: &mut Trials<'_>,
@@ -172,7 +172,7 @@ impl<'a> Selections<'a> {
 
     /// Returns the inputs that some variants need from the calibration pass, given the selections made so far. Variants
     /// whose selection failed, or whose layers are removed one by one, need no inputs.
-    pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
+    pub(crate) fn needed_inputs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
@@ -188,7 +188,7 @@ impl<'a> Selections<'a> {
     }
 
     /// Computes the selections that need results of the calibration pass.
-    pub(crate) fn after_pass(
+    pub(crate) fn compute_after_pass(
         &mut self,
         similarities: &Similarities,
         activations: Option<&Activations>,
@@ -300,7 +300,7 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// Returns the result of each trial. `label` is the name of the criterion.
+    /// Returns the result of each trial. Measures those that are not cached. `label` is the name of the criterion.
     pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
         let new: Vec<&Trial> =
             trials.iter().filter(|trial| !self.known.contains_key(&(metric, (*trial).clone()))).collect();
@@ -376,7 +376,7 @@ impl<'a> Trials<'a> {
             program: &program,
             label: &trials_label(label, backbone, trials.len()),
             journal: scores::journal_name(backbone.key_parts(), tokens, ScoredExtent::default()),
-            within: Some(self.job.guard),
+            calibration_guard: Some(self.job.guard),
             sample: None,
         };
         let losses = score_missing(&scoring, &keys)?;
@@ -389,20 +389,21 @@ fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> Strin
 }
 
 /// Returns the window losses of each trial. Missing trials are scored and stored first.
-fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
-    let missing = keys.iter().filter(|key| run.run.get(key).is_none_or(|object| scores::read(&object).is_err()));
+fn score_missing(scoring: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+    let missing = keys.iter().filter(|key| scoring.run.get(key).is_none_or(|object| scores::read(&object).is_err()));
     let missing: Vec<_> = missing.cloned().collect();
     if !missing.is_empty() {
-        run.finish(&mut run.begin(missing)?)?;
+        scoring.finish(&mut scoring.begin(missing)?)?;
         // The scores of trials are not reported.
-        run.run.forget_scores(keys.iter());
+        scoring.run.forget_scores(keys.iter());
     }
     keys.iter()
         .map(|key| {
             scores::read(
-                &run.run
+                &scoring
+                    .run
                     .get(key)
-                    .ok_or_else(|| Error::job("scores are missing from the store").at(run.label.to_string()))?,
+                    .ok_or_else(|| Error::job("scores are missing from the store").at(scoring.label.to_string()))?,
             )
         })
         .collect()

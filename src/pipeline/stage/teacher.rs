@@ -68,14 +68,14 @@ pub fn encode_outputs<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static st
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the teacher's top tokens at `positions` in a shard. `all` is the total number of positions in the shard.
+/// Reads the teacher's top tokens at `positions` in a shard. `position_count` is the number of positions in the shard.
 ///
 /// # Errors
 /// Fails if the object is damaged.
-pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Result<TopTokens> {
+pub fn read(object: &StoredObject, positions: Range<usize>, position_count: usize) -> Result<TopTokens> {
     let tokens = object.read(TOKENS)?;
     let logits = object.read(LOGITS)?;
-    let kept = tokens.len() / (4 * all).max(1);
+    let kept = tokens.len() / (4 * position_count).max(1);
     let range = 4 * positions.start * kept..4 * positions.end * kept;
     let tokens = tokens.get(range.clone()).ok_or_else(damaged_error)?;
     let logits = logits.get(range).ok_or_else(damaged_error)?;
@@ -93,9 +93,9 @@ fn damaged_error() -> Error {
 /// Maximum number of rows whose logits are in memory at the same time.
 const MAX_LOGIT_ROWS: usize = 256;
 
-/// Stored teacher outputs and residual streams of a text, by shard.
+/// Stored teacher outputs and residual streams of a text, by shard (range of sequences).
 struct TeacherOutputs<'t, 'a> {
-    text: &'t CalibrationJob<'a>,
+    text_job: &'t CalibrationJob<'a>,
     site: HookPoint,
     shards: Vec<Range<usize>>,
     rows: KeptActivations,
@@ -103,61 +103,62 @@ struct TeacherOutputs<'t, 'a> {
 }
 
 impl<'t, 'a> TeacherOutputs<'t, 'a> {
-    fn find(text: &'t CalibrationJob<'a>, site: HookPoint, shards: Vec<Range<usize>>) -> Self {
+    fn look_up(text_job: &'t CalibrationJob<'a>, site: HookPoint, shards: Vec<Range<usize>>) -> Self {
         let mut rows = KeptActivations::default();
-        rows.find(text, &BTreeSet::from([site]));
-        let top_tokens = shards.iter().map(|shard| text.run.get(&text.teacher_key(shard))).collect();
-        Self { text, site, shards, rows, top_tokens }
+        rows.look_up(text_job, &BTreeSet::from([site]));
+        let top_tokens = shards.iter().map(|shard| text_job.run.get(&text_job.teacher_key(shard))).collect();
+        Self { text_job, site, shards, rows, top_tokens }
     }
 
     /// Computes the missing shards in a dense pass, and waits for shards that other processes are computing.
     fn complete(&mut self, tail: &LayersAfter) -> Result<()> {
-        let Self { text, site, .. } = *self;
-        let length = text.shape.length;
-        let mut left: Vec<usize> =
-            (0..self.shards.len()).filter(|&at| self.top_tokens[at].is_none() || !self.rows.has(site, at)).collect();
+        let Self { text_job, site, .. } = *self;
+        let length = text_job.shape.length;
+        let mut left: Vec<usize> = (0..self.shards.len())
+            .filter(|&index| self.top_tokens[index].is_none() || !self.rows.has(site, index))
+            .collect();
         if left.is_empty() {
             return Ok(());
         }
-        let load = Load::windows(left.iter().map(|&at| self.shards[at].len() * length).sum(), length);
-        let flops = pass_flops(&text.backbone.config, &load);
-        let id = text.run.start(text.guard.name(), &text.label, load.tokens, 0, flops);
+        let load = Load::windows(left.iter().map(|&index| self.shards[index].len() * length).sum(), length);
+        let flops = pass_flops(&text_job.backbone.config, &load);
+        let id = text_job.run.start(text_job.guard.name(), &text_job.label, load.tokens, 0, flops);
         while !left.is_empty() {
             let mut contended = Vec::new();
-            for at in left {
-                if !self.complete_shard(id, at, tail)? {
-                    contended.push(at);
+            for index in left {
+                if !self.complete_shard(id, index, tail)? {
+                    contended.push(index);
                 }
             }
             left = contended;
             if !left.is_empty() {
-                text.run.back_off()?;
+                text_job.run.back_off()?;
             }
         }
-        text.run.finish(id);
+        text_job.run.finish(id);
         Ok(())
     }
 
     /// Reads or computes one shard. Returns false if another process holds its lease.
-    fn complete_shard(&mut self, id: usize, at: usize, tail: &LayersAfter) -> Result<bool> {
-        let Self { text, site, .. } = *self;
-        let shard = &self.shards[at];
+    fn complete_shard(&mut self, id: usize, index: usize, tail: &LayersAfter) -> Result<bool> {
+        let Self { text_job, site, .. } = *self;
+        let shard = &self.shards[index];
         // The lease ensures that only one training run computes a shard.
-        let name = lease_name(text.backbone.key_parts(), text.tokens, shard);
-        let Some(_lease) = text.run.lease(&name, &format!("{}, shard {}", text.label, at + 1))? else {
+        let name = lease_name(text_job.backbone.key_parts(), text_job.tokens, shard);
+        let Some(_lease) = text_job.run.lease(&name, &format!("{}, shard {}", text_job.label, index + 1))? else {
             return Ok(false);
         };
-        let rows = text.run.get(&shard_rows_key(text, site, shard));
-        let top = text.run.get(&text.teacher_key(shard));
+        let rows = text_job.run.get(&shard_rows_key(text_job, site, shard));
+        let top = text_job.run.get(&text_job.teacher_key(shard));
         let (rows, top) = match (rows, top) {
             (Some(rows), Some(top)) => {
-                text.run.advance_elsewhere(id, shard.len() * text.shape.length);
+                text_job.run.advance_elsewhere(id, shard.len() * text_job.shape.length);
                 (rows, top)
             }
-            (_, top) => text.compute_shard(id, site, shard, tail, top)?,
+            (_, top) => text_job.compute_shard(id, site, shard, tail, top)?,
         };
-        self.rows.add(text.shape, at, [(site, rows)]);
-        self.top_tokens[at] = Some(top);
+        self.rows.add(text_job.shape, index, [(site, rows)]);
+        self.top_tokens[index] = Some(top);
         Ok(true)
     }
 }
@@ -179,7 +180,7 @@ impl TrainingData {
     pub(super) fn load_inputs(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
-        boundary: usize,
+        first_removed: usize,
         tail: &LayersAfter,
     ) -> Result<Self> {
         let run = job.run;
@@ -188,14 +189,14 @@ impl TrainingData {
         let windows = tokens::load_windows(run, backbone, tokens)?;
         let shape =
             ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
-        let site = HookPoint::Stream(boundary);
+        let site = HookPoint::Stream(first_removed);
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
         let engine = Arc::clone(&job.engine);
-        let text = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
+        let text_job = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
         let shards: Vec<Range<usize>> = shape.shards().collect();
         // Pin the rows, because another calibration may use the same text and would delete them when it cleans up.
-        let pin = run.store.pin(shards.iter().map(|shard| shard_rows_key(&text, site, shard)));
-        let mut outputs = TeacherOutputs::find(&text, site, shards);
+        let pin = run.store.pin(shards.iter().map(|shard| shard_rows_key(&text_job, site, shard)));
+        let mut outputs = TeacherOutputs::look_up(&text_job, site, shards);
         outputs.complete(tail)?;
         let streams = outputs.rows.open(shape, &BTreeSet::from([site]))?;
         let TeacherOutputs { shards, top_tokens, .. } = outputs;
@@ -209,15 +210,15 @@ impl TrainingData {
 
     /// Returns the teacher's top tokens at all positions of a sequence.
     pub(super) fn top_tokens(&self, sequence: usize) -> Result<TopTokens> {
-        let at = self
+        let index = self
             .shards
             .iter()
             .position(|shard| shard.contains(&sequence))
             .ok_or_else(|| Error::job("teacher outputs are missing from the store"))?;
-        let shard = &self.shards[at];
+        let shard = &self.shards[index];
         let length = self.shape.length;
         let first = (sequence - shard.start) * length;
-        self::read(&self.top_tokens[at], first..first + length, shard.len() * length)
+        self::read(&self.top_tokens[index], first..first + length, shard.len() * length)
     }
 }
 
@@ -271,7 +272,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Writer that stores the residual stream at the boundary, and also collects the input of the final norm.
+/// Writer that stores the residual stream at `site`, and collects the input of the final norm in `ends`.
 struct TeacherSpool {
     site: HookPoint,
     payload: Payload,

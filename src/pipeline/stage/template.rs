@@ -24,11 +24,11 @@ pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }
 
-/// Estimates the cost for the given number of tokens. `left` indicates whether the object is missing.
-pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
+/// Estimates the cost for the given number of tokens. `is_missing` indicates whether the object is missing.
+pub fn cost(tokens: usize, vocab: usize, is_missing: bool) -> Cost {
     let flops = tokens as f64;
     let disk = 4 * vocab as u64;
-    let (left, disk) = if left { (flops, disk) } else { (0.0, 0) };
+    let (left, disk) = if is_missing { (flops, disk) } else { (0.0, 0) };
     Cost { separate: flops, shared: flops, left, disk, ..Cost::default() }
 }
 

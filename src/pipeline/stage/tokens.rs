@@ -59,7 +59,7 @@ pub fn requests_key(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).with_input_name(name)
 }
 
-/// Returns the load of stored tokens.
+/// Reads the [`Load`] of stored tokens for the cost model.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -143,17 +143,17 @@ pub struct TaskTokens {
 /// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. `answer_key` is the
 /// name and content of the payload with which answers are scored.
 fn store_requests(
-    to: request_tokens::TokensTarget<'_>,
+    target: request_tokens::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
     answer_key: (&str, Vec<u8>),
     seconds: f64,
 ) -> Result<()> {
     let tokens = TaskTokens { ranges: ranges_from_lengths(lengths), ids };
-    let eval_set = MultipleChoiceEval::new(tokens.choices(), &to.backbone.config, 1)?;
+    let eval_set = MultipleChoiceEval::new(tokens.choices(), &target.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads =
         [(IDS, encode_ids(&tokens.ids)), (REQUESTS, to_json(lengths)?), answer_key, (LOAD, encode_load(&load))];
-    put_payloads(to.store, to.key, seconds, &payloads)
+    put_payloads(target.store, target.key, seconds, &payloads)
 }
 
 /// Converts the lengths of inputs and continuations into consecutive ranges of token ids.
@@ -186,8 +186,8 @@ impl TaskTokens {
     pub fn choices(&self) -> Vec<Vec<TokenizedChoice<'_>>> {
         self.ranges
             .iter()
-            .map(|spans| {
-                spans
+            .map(|choices| {
+                choices
                     .iter()
                     .map(|[input, continuation]| TokenizedChoice {
                         input: &self.ids[input.clone()],
@@ -213,7 +213,7 @@ pub enum Text {
 
 impl Text {
     /// Returns the number of windows or documents.
-    pub fn items(&self) -> usize {
+    pub fn item_count(&self) -> usize {
         match self {
             Self::Windows(windows) => windows.count(),
             Self::Task(tokens) => tokens.ranges.len(),
@@ -229,11 +229,12 @@ impl Text {
         }
     }
 
-    /// Returns the range of values of each drawn window or document. A window has one value, and a choice has two.
+    /// Returns, for each drawn window or document, the range of its values among all scores. A window has one value,
+    /// and a choice has two.
     ///
     /// # Errors
     /// Propagates errors from [`Draw::indices`].
-    pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
+    pub(crate) fn drawn_value_ranges(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
         let mut at = 0;
         let mut next = |count: usize| {
             at += count;
@@ -252,17 +253,17 @@ impl Text {
     /// # Errors
     /// Fails for prompts. Also propagates errors from [`Draw::indices`].
     pub fn subset(self, draw: Draw) -> Result<Self> {
-        let drawn = draw.indices(self.items())?;
+        let drawn = draw.indices(self.item_count())?;
         Ok(match self {
             Self::Windows(all) => Self::Windows(Windows {
-                ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
-                starts: drawn.iter().map(|&at| all.starts[at]).collect(),
+                ids: drawn.iter().flat_map(|&index| all.window(index)).copied().collect(),
+                starts: drawn.iter().map(|&index| all.starts[index]).collect(),
                 // The number of bytes is not needed for a subset.
                 bytes: 0,
                 ..all
             }),
             Self::Task(TaskTokens { ids, ranges }) => {
-                Self::Task(TaskTokens { ids, ranges: drawn.iter().map(|&at| ranges[at].clone()).collect() })
+                Self::Task(TaskTokens { ids, ranges: drawn.iter().map(|&index| ranges[index].clone()).collect() })
             }
             Self::Generation(_) => return Err(generation_draw_error()),
         })
@@ -275,7 +276,7 @@ impl Text {
     pub(crate) fn eval_set(&self, backbone: &BackbonePlan, target: &EvalTarget) -> Result<Box<dyn EvalSet + '_>> {
         let batch_tokens = backbone.batch_tokens;
         Ok(match self {
-            Self::Windows(windows) => match target.reference(backbone)? {
+            Self::Windows(windows) => match target.read_reference(backbone)? {
                 Some(dense) => Box::new(DamageEval::new(windows, batch_tokens, dense)),
                 None => Box::new(perplexity::PerplexityEval::new(windows, batch_tokens)),
             },

@@ -158,9 +158,9 @@ impl SimulatedGrid {
         SimulationResult {
             took,
             computed: totals.computed.load(Relaxed) as f64 / 1e6,
-            loaded: load_count(&totals.loaded),
-            deaths: load_count(&totals.deaths),
-            preemptions: load_count(&totals.preemptions),
+            loaded: read_count(&totals.loaded),
+            deaths: read_count(&totals.deaths),
+            preemptions: read_count(&totals.preemptions),
             server,
         }
     }
@@ -200,7 +200,7 @@ impl SimulatedGrid {
     }
 }
 
-fn load_count(counter: &AtomicUsize) -> usize {
+fn read_count(counter: &AtomicUsize) -> usize {
     counter.load(Relaxed)
 }
 
@@ -215,22 +215,22 @@ impl Reporter for FailureReporter {
     }
 }
 
-/// Reads the payloads of all objects in the plan, except for JSON files. Every simulation must produce the same
-/// payloads.
+/// Reads the distinct payloads of the objects of all variants, except for JSON files. Every simulation must produce the
+/// same payloads.
 fn read_results(grid: &SimulatedGrid, result: &SimulationResult) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = grid.plan(&result.server);
     let store =
         Store::open_on(Client::new(&result.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
-    let mut all = Vec::new();
+    let mut payloads = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let ghostlab_store::Lookup::Intact(artifact) = store.get(key) else { panic!("not intact: {}", key.short()) };
         for name in artifact.payloads().filter(|name| !name.ends_with(".json")) {
-            all.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
+            payloads.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
         }
     }
-    all.sort();
-    all.dedup();
-    all
+    payloads.sort();
+    payloads.dedup();
+    payloads
 }
 
 const SMALL: GridDimensions =
@@ -315,8 +315,8 @@ fn results_survive_faulty_network_and_dying_workers() {
     }
 }
 
-/// Simulates [`LARGE`] with each number of workers given in `GHOSTLAB_PLAY`. `64/9` stands for 64 workers and nine
-/// backbones.
+/// Simulates [`LARGE`] with the numbers of workers and backbones given in `GHOSTLAB_PLAY`. `64/9` stands for 64 workers
+/// and nine backbones, and `64` for all 73 backbones. The default is `6/3`.
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let requested = std::env::var("GHOSTLAB_PLAY").ok();

@@ -126,7 +126,8 @@ impl Documents {
         }
     }
 
-    /// Reads the answers of a variant, and counts the documents with non-finite answers.
+    /// Reads the answers of a variant, by document. Also returns how many documents (or generated texts) have no finite
+    /// score.
     ///
     /// # Errors
     /// Fails if the object is damaged or contains the wrong number of answers.

@@ -40,7 +40,7 @@ enum TokensSource<'a> {
 /// # Errors
 /// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
 pub(crate) fn tokenize_missing(
-    given: GridInputs<'_>,
+    grid_inputs: GridInputs<'_>,
     backbones: &[BackbonePlan],
     store: &Store,
     reporter: &dyn Reporter,
@@ -60,10 +60,10 @@ pub(crate) fn tokenize_missing(
     if missing.is_empty() {
         return Ok(());
     }
-    let each = missing.iter().flat_map(|(backbone, wanted)| wanted.iter().map(|(_, what)| (*backbone, *what)));
-    let sources = Sources::read(given, each)?;
+    let each = missing.iter().flat_map(|(backbone, wanted)| wanted.iter().map(|(_, source)| (*backbone, *source)));
+    let sources = Sources::read(grid_inputs, each)?;
     let wanted = missing.iter().flat_map(|(_, wanted)| wanted);
-    for text in sources.single_row_notes(given, wanted)? {
+    for text in sources.single_row_notes(grid_inputs, wanted)? {
         reporter.event(Event::Note { text });
     }
     for text in sources.unlabeled_notes() {
@@ -72,11 +72,11 @@ pub(crate) fn tokenize_missing(
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenizing {}", pluralize(count, "input")) });
     for (backbone, wanted) in missing {
-        let tokenizer = load_tokenizer(given, backbone)?;
-        wanted.par_iter().try_for_each(|&(key, what)| {
+        let tokenizer = load_tokenizer(grid_inputs, backbone)?;
+        wanted.par_iter().try_for_each(|&(key, source)| {
             coordination::check_stop(stop)?;
-            let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-            if let Some(text) = tokenize(to, what, &sources)? {
+            let target = TokensTarget { grid_inputs, backbone, tokenizer: &tokenizer, store, key };
+            if let Some(text) = tokenize(target, source, &sources)? {
                 reporter.event(Event::Note { text });
             }
             Ok::<_, Error>(())
@@ -85,7 +85,7 @@ pub(crate) fn tokenize_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of the sample that is scored. Damaged tokens are computed again.
+/// Returns the tokens of a text or task, or of the sample that is scored. Missing or damaged tokens are computed again.
 pub(crate) fn load_tokens(
     run: &RunContext<'_>,
     backbone: &BackbonePlan,
@@ -137,15 +137,15 @@ fn load_or_tokenize<T>(
     }
 }
 
-/// Tokenizes a text or task again, because its stored tokens are damaged.
-fn tokenize_again(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+/// Tokenizes a text or task again, because its stored tokens are missing or damaged.
+fn tokenize_again(grid_inputs: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
-    let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
-    let tokenizer = load_tokenizer(given, backbone)?;
-    wanted.iter().try_for_each(|&(key, what)| {
-        let target = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-        tokenize(target, what, &sources).map(drop)
+    let sources = Sources::read(grid_inputs, wanted.iter().map(|(_, source)| (backbone, *source)))?;
+    let tokenizer = load_tokenizer(grid_inputs, backbone)?;
+    wanted.iter().try_for_each(|&(key, source)| {
+        let target = TokensTarget { grid_inputs, backbone, tokenizer: &tokenizer, store, key };
+        tokenize(target, source, &sources).map(drop)
     })
 }
 
@@ -157,15 +157,15 @@ fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
 
 fn find_missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
-    for (key, what) in wanted_tokens(backbone) {
+    for (key, source) in wanted_tokens(backbone) {
         if !missing.iter().any(|(known, _)| *known == key) && !is_intact(key, store, reporter) {
-            missing.push((key, what));
+            missing.push((key, source));
         }
     }
     missing
 }
 
-/// Returns whether all bytes of the tokens are intact, including those of the answer key.
+/// Returns whether the tokens are stored and intact, including their answer key. Reports damage.
 fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
@@ -177,11 +177,11 @@ fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     }
 }
 
-fn load_tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+fn load_tokenizer(grid_inputs: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     let path = parts::tokenizer_path(&backbone.folder);
     let files_beside = corpus::files_beside(&path);
     let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
-    let tokenizer = given.inputs.read_unchanged(&files, || Tokenizer::load(&path))?;
+    let tokenizer = grid_inputs.inputs.read_unchanged(&files, || Tokenizer::load(&path))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
@@ -201,12 +201,12 @@ struct Sources {
 
 impl Sources {
     fn read<'a>(
-        given: GridInputs<'_>,
+        grid_inputs: GridInputs<'_>,
         wanted: impl Iterator<Item = (&'a BackbonePlan, TokensSource<'a>)>,
     ) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
-        for (backbone, what) in wanted {
-            let corpus = match what {
+        for (backbone, source) in wanted {
+            let corpus = match source {
                 TokensSource::Calibration(calibration) => &calibration.corpus,
                 TokensSource::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
                 TokensSource::Evaluation(EvalTarget::Task(task)) => {
@@ -214,15 +214,15 @@ impl Sources {
                     // Probe the task in the sandbox. A task with a chat template must be probed once per backbone, and
                     // any other task only once.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
-                        sandbox::check_probe(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
+                        sandbox::check_probe(grid_inputs.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
                     if let Entry::Vacant(free) = entry {
-                        free.insert(request_tokens::load_task(given, task)?);
+                        free.insert(request_tokens::load_task(grid_inputs, task)?);
                     }
                     continue;
                 }
             };
-            let entry = &given.grid.corpora[corpus];
+            let entry = &grid_inputs.grid.corpora[corpus];
             // Streamed texts are read during tokenization, and only as far as needed.
             if entry.stream.is_some() {
                 continue;
@@ -230,7 +230,7 @@ impl Sources {
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // Reject texts that do not fit in memory. Otherwise, the system might kill the process.
                 let limit = TextLimit::current().at_most(machine::free_memory());
-                free.insert(given.inputs.read_unchanged(&[&entry.path], || {
+                free.insert(grid_inputs.inputs.read_unchanged(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
                 })?);
             }
@@ -243,17 +243,17 @@ impl Sources {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabeled()?))).collect()
     }
 
-    /// Returns notes about texts that have only one row although their rule joins rows. Published perplexities on
-    /// WikiText-2 are computed on joined rows.
+    /// Returns notes about evaluated texts that have only one row although their rule joins rows. Published
+    /// perplexities on WikiText-2 are computed on joined rows.
     fn single_row_notes<'a>(
         &self,
-        given: GridInputs<'_>,
+        grid_inputs: GridInputs<'_>,
         wanted: impl Iterator<Item = &'a WantedTokens<'a>>,
     ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
-        for (_, what) in wanted {
-            let TokensSource::Evaluation(EvalTarget::Windows(text)) = what else { continue };
-            let entry = &given.grid.corpora[&text.corpus];
+        for (_, source) in wanted {
+            let TokensSource::Evaluation(EvalTarget::Windows(text)) = source else { continue };
+            let entry = &grid_inputs.grid.corpora[&text.corpus];
             let rule: WindowRule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
             let note = format!(
@@ -276,11 +276,11 @@ fn source_name(task: &EvalTask) -> String {
 }
 
 /// Tokenizes one text or task. Returns a note for the user, if any.
-fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> Result<Option<String>> {
-    let TokensTarget { given, tokenizer, store, key, .. } = to;
+fn tokenize(target: TokensTarget<'_>, source: TokensSource<'_>, sources: &Sources) -> Result<Option<String>> {
+    let TokensTarget { grid_inputs, tokenizer, store, key, .. } = target;
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
-        let entry = &given.grid.corpora[corpus];
+        let entry = &grid_inputs.grid.corpora[corpus];
         let windows = || {
             let Some(stream) = &entry.stream else {
                 let rule = entry.rule.parse()?;
@@ -296,7 +296,7 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
             let shards = Shards { count: stream.count, order: stream.shards, open: &open };
             let files = entry.files();
             let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            given.inputs.read_unchanged(&files, || match calibration {
+            grid_inputs.inputs.read_unchanged(&files, || match calibration {
                 Some((sequences, seed)) => {
                     corpus::streamed_calibration_windows(&shards, tokenizer, sequences, length, seed)
                 }
@@ -305,18 +305,18 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
         };
         windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
     };
-    let windows = match what {
+    let windows = match source {
         TokensSource::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
         TokensSource::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
-        TokensSource::Evaluation(EvalTarget::Task(used)) => {
-            let task = &sources.tasks[&source_name(used)];
-            return request_tokens::store_task(to, used, task, || seconds_since(&started)).map(|()| None);
+        TokensSource::Evaluation(EvalTarget::Task(eval_task)) => {
+            let task = &sources.tasks[&source_name(eval_task)];
+            return request_tokens::store_task(target, eval_task, task, || seconds_since(&started)).map(|()| None);
         }
     };
     store_windows(store, key, &windows, seconds_since(&started))?;
-    Ok(match what {
+    Ok(match source {
         TokensSource::Calibration(calibration)
-            if given.grid.corpora[&calibration.corpus].rule.parse::<WindowRule>()?.joins_rows() =>
+            if grid_inputs.grid.corpora[&calibration.corpus].rule.parse::<WindowRule>()?.joins_rows() =>
         {
             overlap_note(calibration, &windows)
         }

@@ -25,13 +25,13 @@ use ghostlab_store::{Key, Store};
 ///
 /// # Errors
 /// Fails if rows are missing or do not match the definition.
-pub(crate) fn load_task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
-    let data = given.grid.task(used);
+pub(crate) fn load_task(grid_inputs: GridInputs<'_>, eval_task: &EvalTask) -> Result<Task> {
+    let data = grid_inputs.grid.task(eval_task);
     let definition = data.definition()?;
     let rows = data.rows()?;
     let files: Vec<_> = rows.evaluated(definition).iter().map(AsRef::as_ref).collect();
-    let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.read_unchanged(&files, || Task::with_limit(definition.clone(), &*rows, limit))
+    let limit = eval_task.how.limit.map(DocumentLimit::new).transpose()?;
+    grid_inputs.inputs.read_unchanged(&files, || Task::with_limit(definition.clone(), &*rows, limit))
 }
 
 /// Builds all requests of a task, in the order of its documents.
@@ -39,15 +39,15 @@ pub(crate) fn load_task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> 
 /// # Errors
 /// Fails under the same conditions as [`Task::requests`], or if a chat template is required but missing.
 pub(crate) fn build_requests(
-    given: GridInputs<'_>,
+    grid_inputs: GridInputs<'_>,
     backbone: &BackbonePlan,
-    used: &EvalTask,
+    eval_task: &EvalTask,
     task: &Task,
 ) -> Result<Vec<Request>> {
-    let how = &used.how;
-    let rows = given.grid.task(used).rows()?;
-    let chat = how.chat.map(|_| given.inputs.read_chat_template(&backbone.folder)).transpose()?;
-    let setting = PromptSettings {
+    let how = &eval_task.how;
+    let rows = grid_inputs.grid.task(eval_task).rows()?;
+    let chat = how.chat.map(|_| grid_inputs.inputs.read_chat_template(&backbone.folder)).transpose()?;
+    let settings = PromptSettings {
         shots: how.shots,
         seed: how.seed,
         system: how.system.clone(),
@@ -55,12 +55,13 @@ pub(crate) fn build_requests(
         multiturn: how.chat.unwrap_or(true),
     };
     let files: Vec<_> = rows.examples(&task.definition, how.shots).iter().map(AsRef::as_ref).collect();
-    given.inputs.read_unchanged(&files, || task.requests(&*rows, &setting))
+    grid_inputs.inputs.read_unchanged(&files, || task.requests(&*rows, &settings))
 }
 
+/// Store key under which tokens will be stored, with the tokenizer that produces them.
 #[derive(Clone, Copy)]
 pub(super) struct TokensTarget<'a> {
-    pub(super) given: GridInputs<'a>,
+    pub(super) grid_inputs: GridInputs<'a>,
     pub(super) backbone: &'a BackbonePlan,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) store: &'a Store,
@@ -69,21 +70,26 @@ pub(super) struct TokensTarget<'a> {
 
 impl<'a> TokensTarget<'a> {
     fn task_encoder(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
-        let [config, tokenizer_config] = self.given.inputs.read_configs(&self.backbone.folder)?;
+        let [config, tokenizer_config] = self.grid_inputs.inputs.read_configs(&self.backbone.folder)?;
         let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         Ok((TaskEncoder::new(self.tokenizer, &tokenizer_config, &config)?, length))
     }
 }
 
-/// Stores the tokens of a task, and its answer key.
-pub(super) fn store_task(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+/// Tokenizes the requests of a task, and stores the tokens with the answer key.
+pub(super) fn store_task(
+    target: TokensTarget<'_>,
+    eval_task: &EvalTask,
+    task: &Task,
+    seconds: impl Fn() -> f64,
+) -> Result<()> {
     if task.definition.output == Output::Generate {
-        return store_prompts(to, used, task, seconds);
+        return store_prompts(target, eval_task, task, seconds);
     }
-    let requests = build_requests(to.given, to.backbone, used, task)?;
-    let (encoder, length) = to.task_encoder(used.how.max_length)?;
-    let all = tokenize_requests(task, &requests, &encoder, used.how.bos, length)?;
-    let builtin = to.given.grid.task(used).builtin();
+    let requests = build_requests(target.grid_inputs, target.backbone, eval_task, task)?;
+    let (encoder, length) = target.task_encoder(eval_task.how.max_length)?;
+    let all = tokenize_requests(task, &requests, &encoder, eval_task.how.bos, length)?;
+    let builtin = target.grid_inputs.grid.task(eval_task).builtin();
     let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
     let mut lengths = Vec::new();
@@ -108,7 +114,7 @@ pub(super) fn store_task(to: TokensTarget<'_>, used: &EvalTask, task: &Task, sec
             (DOCUMENTS, to_json(&documents)?)
         }
     };
-    store_requests(to, (ids, &lengths), answer_key, seconds())
+    store_requests(target, (ids, &lengths), answer_key, seconds())
 }
 
 /// Appends the ids of texts to `ids`, and returns the lengths of their inputs and continuations.
@@ -161,17 +167,18 @@ fn shared_document_count(documents: &[Vec<TokenizedRequest>]) -> usize {
     count
 }
 
-fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
-    let requests = build_requests(to.given, to.backbone, used, task)?;
-    let (encoder, context) = to.task_encoder(used.how.max_length)?;
-    let [config, tokenizer_config] = to.given.inputs.read_configs(&to.backbone.folder)?;
-    let generation = to.given.inputs.read_generation_config(&to.backbone.folder, &config)?;
-    generation.check_ids(to.backbone.config.vocab)?;
-    let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
+/// Tokenizes the prompts of a generative task, and stores the tokens with the documents.
+fn store_prompts(target: TokensTarget<'_>, eval_task: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+    let requests = build_requests(target.grid_inputs, target.backbone, eval_task, task)?;
+    let (encoder, context) = target.task_encoder(eval_task.how.max_length)?;
+    let [config, tokenizer_config] = target.grid_inputs.inputs.read_configs(&target.backbone.folder)?;
+    let generation = target.grid_inputs.inputs.read_generation_config(&target.backbone.folder, &config)?;
+    generation.check_ids(target.backbone.config.vocab)?;
+    let (end_of_text, end) = end_tokens(target.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let GenerationConfig { until, max_tokens, sampling } = GenerationConfig::read(&task.definition.generation)?;
     if max_tokens >= context {
         return Err(Error::bad_input("the context is too short for a prompt and the new tokens")
-            .at(format!("task {}", used.name))
+            .at(format!("task {}", eval_task.name))
             .expected(format!("fewer than {context} new tokens (the context length)"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set a smaller `max_gen_toks` in `generation_kwargs` of the definition"));
@@ -182,7 +189,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
             let RequestKind::Generate { context, .. } = &request.kind else {
                 return Err(Error::job("expected a generation request, found a likelihood request"));
             };
-            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
+            tasks::prompt(context, &encoder, eval_task.how.bos).map_err(|error| error.at(task.place(request.document)))
         })
         .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
@@ -197,7 +204,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
         temperature: sampling.temperature,
         top_p: sampling.top_p,
         top_k: sampling.top_k,
-        seed: used.how.seed,
+        seed: eval_task.how.seed,
     });
     // Like lm-evaluation-harness, also stop at the text of the EOS token.
     let stops = until.into_iter().chain(end).collect();
@@ -205,8 +212,8 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let max_new_tokens = generation.max_new_tokens.unwrap_or(max_tokens);
     let plain = Settings::greedy(max_new_tokens, context - max_tokens + max_new_tokens);
     let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
-    let prompts = Prompts::new(prompts.collect(), settings, to.tokenizer.clone());
-    prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
+    let prompts = Prompts::new(prompts.collect(), settings, target.tokenizer.clone());
+    prompts.store(target.store, target.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
 }
 
 #[cfg(test)]

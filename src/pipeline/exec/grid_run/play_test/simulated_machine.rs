@@ -65,8 +65,8 @@ impl WorkerProcess {
                 solving.spend(flops / FLOPS);
             }
         };
-        let at = Some((Arc::clone(&pace.time), pace.worker));
-        let disk = Client::with_clock(server, rates.network, machine, at, Some(Box::new(on_write)));
+        let clock = Some((Arc::clone(&pace.time), pace.worker));
+        let disk = Client::with_clock(server, rates.network, machine, clock, Some(Box::new(on_write)));
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
