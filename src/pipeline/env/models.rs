@@ -9,8 +9,8 @@ use super::inputs::Inputs;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Loader for engines. Tests replace it.
-pub(crate) trait Engines: Sync {
+/// Loader for backbones. Tests replace it.
+pub(crate) trait EngineLoader: Sync {
     /// Loads a backbone. Its weights use at most `max_weight_bytes` of memory, and at most `max_device_bytes` of device
     /// memory.
     ///
@@ -24,9 +24,10 @@ pub(crate) trait Engines: Sync {
     ) -> Result<Arc<dyn Engine>>;
 }
 
-pub(crate) struct FileEngines;
+/// Loader that reads the weights from the folder of the backbone.
+pub(crate) struct FileEngineLoader;
 
-impl Engines for FileEngines {
+impl EngineLoader for FileEngineLoader {
     fn load(
         &self,
         backbone: &BackbonePlan,
@@ -44,7 +45,7 @@ pub(crate) struct Models<'a> {
     budgets: HashMap<&'a str, u64>,
     /// Maximum device memory in bytes.
     max_device_bytes: Option<u64>,
-    engines: &'a dyn Engines,
+    loader: &'a dyn EngineLoader,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
 
@@ -53,9 +54,9 @@ impl<'a> Models<'a> {
         inputs: &'a Inputs,
         budgets: HashMap<&'a str, u64>,
         max_device_bytes: Option<u64>,
-        engines: &'a dyn Engines,
+        loader: &'a dyn EngineLoader,
     ) -> Self {
-        Self { inputs, budgets, max_device_bytes, engines, loaded: Mutex::default() }
+        Self { inputs, budgets, max_device_bytes, loader, loaded: Mutex::default() }
     }
 
     /// Returns the engine for a backbone. The backbone is loaded on first use.
@@ -67,7 +68,7 @@ impl<'a> Models<'a> {
         let budget = self.budget(backbone);
         let engine = self
             .inputs
-            .read_unchanged(&[&backbone.folder], || self.engines.load(backbone, budget, self.max_device_bytes))?;
+            .read_unchanged(&[&backbone.folder], || self.loader.load(backbone, budget, self.max_device_bytes))?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "cache keys name the engine, so it must match");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)

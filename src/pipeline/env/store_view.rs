@@ -1,5 +1,5 @@
-//! State of a plan's objects when the store was surveyed, updated as the run reads and writes objects. Objects cannot
-//! disappear, because the run has reserved them.
+//! State of a plan's objects, looked up before the first job (the survey) and updated as the run reads and writes
+//! objects. Objects cannot disappear, because the run has reserved them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ impl StoreView {
     }
 
     /// Records that an object is stored and intact.
-    pub(crate) fn insert(&self, key: &Key) {
+    pub(crate) fn mark_intact(&self, key: &Key) {
         lock(&self.changed).insert(key.hash().to_owned(), true);
     }
 

@@ -12,7 +12,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::event::{Event, Reporter, WorkItem};
-use crate::pipeline::env::models::{Engines, FileEngines, Models};
+use crate::pipeline::env::models::{EngineLoader, FileEngineLoader, Models};
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{Estimate, JobCost, Outline, Plan, StoreState, batch_bytes, warnings, weights_budget};
@@ -144,7 +144,7 @@ fn run_all<T>(
     let context = new_context(&plan, &state, env);
     context.mark_complete(complete.into_iter());
     state.damage_errors().for_each(|error| context.report_damage(error));
-    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngines));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngineLoader));
     if context.has_timed_out() {
         result = Ok(());
     } else if result.is_ok() {
@@ -181,7 +181,7 @@ pub(super) fn new_context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: Ru
     RunContext::new(plan.grid_inputs(), &state.view, env)
 }
 
-fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
+fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, loader: &dyn EngineLoader) -> Result<()> {
     let memory = context.settings.memory_bytes();
     let backbones = || plan.backbones.iter();
     let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
@@ -194,7 +194,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
             if backbone.unquantized.is_some() { 2 * bytes } else { bytes }
         })
         .collect();
-    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
+    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, loader);
     let programs = &Programs::default();
     let job_context = JobContext { run: context, models, programs };
     let hooks =

@@ -290,7 +290,8 @@ mod tests {
             let record = json!({
                 "process": "1", "grid": "g", "file": "g.yaml", "results": "r", "command": [], "started": started,
                 "updated": 9, "stage": "complete", "cells": 1, "complete": 1, "scores": 1, "scored": 1, "failures": {},
-                "jobs": {}, "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda", "machine": machine,
+                "jobs": {}, "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda",
+                "machine": machine,
             });
             store.put_file(&store.runs_dir().join(format!("{started}.json")), record.to_string().as_bytes()).unwrap();
         }

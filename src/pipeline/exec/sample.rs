@@ -18,7 +18,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::{FileEngines, Models};
+use crate::pipeline::env::models::{FileEngineLoader, Models};
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan, weights_budget};
@@ -170,7 +170,7 @@ pub fn score_sample(
         .map(|backbone| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory)))
         .collect();
     let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
-    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FileEngines);
+    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FileEngineLoader);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {

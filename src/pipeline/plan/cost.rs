@@ -99,8 +99,8 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
     left.min(backbone.engine.weight_bytes(config))
 }
 
-/// Returns how many bytes of memory the largest batch needs. This includes the residual streams of trie branches and
-/// comparisons, and the KV caches for generation.
+/// Returns how many bytes of memory the largest batch needs. This includes the residual streams of [`Trie`] branches
+/// and of the dense model in comparisons, and the KV caches for generation.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let deepest =
         plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
@@ -298,7 +298,7 @@ impl BackboneEstimator<'_> {
         }
         let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
         let one = backbone.prune_spec(Depth { count: 1, ..cell.depth });
-        // The activations at the two sites of a candidate are read even if they exceed the limit.
+        // The activations at the two hook points of a candidate are read even if they exceed the limit.
         let read = (criterion.rule.sites(&one).len() as u64 * site).min(activation_limit(memory).max(2 * site));
         let read = if is_left(&variant.selection) { read } else { 0 };
         let spans = recovery::spans(&*recovery.rule, &cell.depth.middle(backbone.config.layers));

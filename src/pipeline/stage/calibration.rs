@@ -90,7 +90,7 @@ fn make(
     run.reset_idle();
     done?;
     let repaired = left.iter().filter(|variant| !run.has_failed(variant.cell));
-    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_view.insert(key));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_view.mark_intact(key));
     Ok(JobStatus::Done)
 }
 
@@ -131,7 +131,7 @@ fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let chosen = selected_variants(job.run, variants, &selections);
     let sites = selections.needed_inputs(job, variants).required;
     activations::discard_unneeded(job, &request, &sites)?;
-    // Collect the activations that are not stored yet, at the sites of the selected layers.
+    // Collect the activations that repairs of the selected layers need and that are not stored yet.
     let missing_sites = kept.missing_sites(&sites);
     kept.look_up(job, &missing_sites);
     let second_request = PassRequest { sites: missing_sites, ..PassRequest::default() };

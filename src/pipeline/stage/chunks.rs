@@ -219,6 +219,7 @@ pub(crate) struct ChunkState {
     pub(super) job: Option<usize>,
     /// Journal, or `None` once the scores have been stored.
     pub(super) journal: Option<Journal>,
+    /// Variants to score.
     pub(super) candidates: Vec<ScoredVariant>,
     /// Chunks that are missing for at least one candidate.
     pub(super) left: Vec<usize>,

@@ -149,8 +149,8 @@ fn find_required(find: &Find<'_>, key: &Key, name: &str) -> Result<StoredObject>
     find(key)?.ok_or_else(|| Error::job(format!("the {name} is not in the store")))
 }
 
-/// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
-/// their operator, or for an exported backbone by its content hash.
+/// Cache of [`Program`]s and [`Selection`]s, which are thus read only once for all texts. Programs are cached by the
+/// hash of their operator, or for an exported backbone by its content hash.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -223,7 +223,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Drops the programs of a backbone.
+    /// Drops the programs of a backbone from the cache. Selections are kept.
     pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {

@@ -176,7 +176,7 @@ fn make(
         && backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
             let is_stored = matches!(run.store.get(key), Lookup::Intact(_));
-            is_stored.then(|| run.store_view.insert(key)).is_some()
+            is_stored.then(|| run.store_view.mark_intact(key)).is_some()
         })
     {
         return Ok(JobStatus::Done);
@@ -211,7 +211,7 @@ fn make(
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
-        run.store_view.insert(&candidate.key);
+        run.store_view.mark_intact(&candidate.key);
     }
     Ok(JobStatus::Done)
 }

@@ -342,7 +342,7 @@ pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize,
     job.run.start(job.guard.name(), label, passes * tokens, 0, flops)
 }
 
-/// Operators for a cut, encoded for the store.
+/// Results and encoded operators of a repaired cut.
 #[derive(Default)]
 struct SolvedCut {
     results: Vec<BoundaryResult>,

@@ -1,5 +1,5 @@
 //! Scores of variants on a text or task, and of trials on a calibration text. Defines their format, and the names of
-//! journals and leases for partial results.
+//! journals and leases for their chunks ([`EvalSet`]).
 
 use std::sync::Arc;
 

@@ -315,7 +315,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Returns the logit distance or output cosine of each trial, averaged over windows. Missing values are measured in
-    /// one trie and stored, so that a resumed run continues after the last complete step.
+    /// one [`Trie`] and stored, so that a resumed run continues after the last complete step.
     fn measure_means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
         let keys: Vec<_> = trials
@@ -355,7 +355,7 @@ impl<'a> Trials<'a> {
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
-    /// Measures the perplexities of all trials in one trie, and stores them individually.
+    /// Returns the window perplexity of each trial. Missing trials are scored in one [`Trie`] and stored individually.
     fn measure_perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;

@@ -1,5 +1,5 @@
 //! Outputs of the dense backbone, which is the teacher for training: the most likely tokens at each position of a text,
-//! and their logits.
+//! and their logits. They are stored in shards, which are ranges of sequences.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -35,8 +35,8 @@ const LOGITS: &str = "logits.f32";
 /// of 2,048 tokens.
 const TOP_K_FLOPS_PER_LOGIT: f64 = 1400.0;
 
-/// Estimates the number of FLOPs for a pass that computes the output head, selects the top tokens, and stores them and
-/// the residual stream.
+/// Estimates the number of FLOPs for a forward pass with the output head, including the selection of the top tokens and
+/// the storage of these tokens and the residual stream.
 pub(super) fn pass_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + TOP_K_FLOPS_PER_LOGIT * (load.tokens * config.vocab) as f64
@@ -93,7 +93,7 @@ fn damaged_error() -> Error {
 /// Maximum number of rows whose logits are in memory at the same time.
 const MAX_LOGIT_ROWS: usize = 256;
 
-/// Stored teacher outputs and residual streams of a text, by shard (range of sequences).
+/// Stored teacher outputs and residual streams of a text, by shard.
 struct TeacherOutputs<'t, 'a> {
     text_job: &'t CalibrationJob<'a>,
     site: HookPoint,
@@ -110,7 +110,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         Self { text_job, site, shards, rows, top_tokens }
     }
 
-    /// Computes the missing shards in a dense pass, and waits for shards that other processes are computing.
+    /// Computes the missing shards with the dense backbone, and waits for shards that other processes are computing.
     fn complete(&mut self, tail: &LayersAfter) -> Result<()> {
         let Self { text_job, site, .. } = *self;
         let length = text_job.shape.length;
@@ -176,7 +176,7 @@ pub(super) struct TrainingData {
 }
 
 impl TrainingData {
-    /// Loads the inputs for training. Missing shards are computed in a dense pass.
+    /// Loads the inputs for training. Missing shards are computed with the dense backbone.
     pub(super) fn load_inputs(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
@@ -227,8 +227,8 @@ impl CalibrationJob<'_> {
         self::shard_key(self.backbone.key_parts(), self.tokens, shard)
     }
 
-    /// Runs a dense pass on one shard. Stores the residual stream at `site` and, if `top` is not given, the predictions
-    /// of the teacher.
+    /// Runs the dense backbone on one shard. Stores the residual stream at `site` and, if `top` is not given, the
+    /// predictions of the teacher.
     fn compute_shard(
         &self,
         id: usize,

@@ -26,7 +26,7 @@ mod paced_engine;
 mod simulated;
 mod simulated_machine;
 use grid_files::GridDimensions;
-use paced_engine::PacedEngines;
+use paced_engine::PacedEngineLoader;
 use simulated::network::{Client, Network, Server};
 use simulated::played_time::Time;
 use simulated_machine::{FailureRates, Pace, RandomDraws, Totals, WorkerProcess};
@@ -196,7 +196,7 @@ impl SimulatedGrid {
         let settings = settings();
         let worker_limits = Some(WorkerLimits::default());
         let context = new_context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
-        execute(plan, &context, &state, &PacedEngines(Arc::clone(pace)))
+        execute(plan, &context, &state, &PacedEngineLoader(Arc::clone(pace)))
     }
 }
 

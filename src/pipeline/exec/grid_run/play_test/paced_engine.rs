@@ -11,11 +11,11 @@ use crate::model::{
     Step as ProgramStep, Trie,
 };
 use crate::pipeline::env::backbone::BackbonePlan;
-use crate::pipeline::env::models::Engines;
+use crate::pipeline::env::models::EngineLoader;
 
-pub(super) struct PacedEngines(pub(super) Arc<Pace>);
+pub(super) struct PacedEngineLoader(pub(super) Arc<Pace>);
 
-impl Engines for PacedEngines {
+impl EngineLoader for PacedEngineLoader {
     fn load(&self, backbone: &BackbonePlan, _: u64, _: Option<u64>) -> Result<Arc<dyn Engine>> {
         self.0.totals.loaded.fetch_add(1, Relaxed);
         self.0.wait(LOADING_TIME);
