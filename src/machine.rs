@@ -1,4 +1,5 @@
-//! Properties of the machine (layer 0 of the architecture).
+//! Properties of the machine and of this process: hardware, free memory, command line and version (layer 0 of the
+//! architecture).
 
 use std::fs;
 use std::path::Path;

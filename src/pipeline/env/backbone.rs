@@ -17,7 +17,7 @@ use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightTyp
 use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
 use ghostlab_store::Key;
 
-/// Properties of a backbone and its engine that are part of keys.
+/// Properties of a backbone and its engine that are part of store keys.
 #[derive(Debug, Clone, Copy)]
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
@@ -241,7 +241,7 @@ impl Variant {
         self.repairs().chain(&self.scores).chain(&self.latencies)
     }
 
-    /// Iterates over the keys of the objects that are needed to run the variant.
+    /// Iterates over the keys of the selection and the operators that are needed to run the variant.
     pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
@@ -259,7 +259,7 @@ impl Variant {
 }
 
 impl BackbonePlan {
-    /// Returns the properties of the backbone and its engine that are part of keys.
+    /// Returns the properties of the backbone and its engine that are part of store keys.
     pub fn key_parts(&self) -> BackboneKeyParts<'_> {
         let Self { name, content, engine, config, batch_tokens, .. } = self;
         let engine = engine.id();

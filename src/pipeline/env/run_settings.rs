@@ -15,8 +15,8 @@ pub struct RunSettings {
     pub device_memory: Option<u64>,
     /// Number of tokens per batch. The default depends on the engine.
     pub batch_tokens: Option<usize>,
-    /// Maximum number of bytes of activations to spool in one pass. If more are needed while layers are not selected
-    /// yet, a second pass spools only those at the selected layers.
+    /// Maximum number of bytes of activations that the first calibration pass writes to disk. If layers are not
+    /// selected yet and all candidates need more, a second pass collects only the activations for the selected layers.
     pub spool_bytes: u64,
     /// Maximum number of jobs to run in parallel.
     pub jobs: usize,

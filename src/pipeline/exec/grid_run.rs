@@ -310,7 +310,7 @@ pub(super) fn attempt(
     let context = job_context.run;
     let index = job.index;
     let status =
-        run_with_retries(context, variants, || (job.group.make)(job_context, backbone, index, variants, resume_state))?;
+        run_with_retries(context, variants, || (job.group.run)(job_context, backbone, index, variants, resume_state))?;
     if status == JobStatus::Contended {
         return Ok(status);
     }

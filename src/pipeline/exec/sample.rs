@@ -41,7 +41,7 @@ pub struct SampledCell {
     /// Index of the cell in the grid.
     pub cell: usize,
     pub identity: Arc<Identity>,
-    /// Layers selected for removal. `None` for a dense backbone, or if the selection failed.
+    /// Layers or sublayers selected for removal. `None` for a dense backbone, or if the selection failed.
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,

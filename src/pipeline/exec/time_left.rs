@@ -20,7 +20,7 @@ pub struct TimeLeft {
 #[derive(Debug, Clone)]
 struct ItemProgress {
     group: RateGroup,
-    /// Floating-point operations of the item, as planned or, once known, as started.
+    /// Floating-point operations of the whole item. Corrected when its jobs start.
     planned: f64,
     /// Floating-point operations of the item's jobs that have started. `done` of them are finished.
     begun: f64,

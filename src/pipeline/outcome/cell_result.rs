@@ -310,7 +310,7 @@ impl CellResult {
         self.prompts.iter().find(|prompt| prompt.requested == *requested)
     }
 
-    /// Returns the scores of a group, or `None` if one of its tasks has no scores.
+    /// Returns the scores of a task group, or `None` if one of its tasks has no scores.
     pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
         let tasks = group_use.group.tasks.iter();
         let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));

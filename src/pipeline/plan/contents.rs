@@ -116,7 +116,7 @@ impl<'a> BackboneContents<'a> {
     }
 
     /// Returns a note about the token used in place of an empty context, if the grid has tasks and the token is
-    /// unusual.
+    /// unusual. Returns `None` for a GGUF file.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
         if evaluate.tasks.is_empty() || is_gguf(&self.folder) {

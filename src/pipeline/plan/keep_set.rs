@@ -22,7 +22,7 @@ pub struct KeepSet {
 }
 
 impl KeepSet {
-    /// Adds the objects of a plan, their inputs, and the files that the plan reads.
+    /// Adds the objects of a plan, their inputs, and the hashes of the files that the plan reads.
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|_| true);
         plan.keys().for_each(|key| collect_hashes(&key.readable()["of"], &mut self.file_hashes));
@@ -41,8 +41,8 @@ impl KeepSet {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects of a plan. If `includes_inputs` returns true for an object, its inputs are also added,
-    /// recursively.
+    /// Adds the objects and intermediate selections of a plan. If `includes_inputs` returns true for an object, its
+    /// inputs are also added, recursively.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, includes_inputs: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, includes_inputs));
         let steps = plan.variants().flat_map(|(_, variant)| &variant.steps);

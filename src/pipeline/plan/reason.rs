@@ -89,7 +89,7 @@ pub struct StoredKeyIndex {
     by_partial_hash: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects to compare one by one if none differs in a single field.
+/// Maximum number of stored objects to compare one by one if none of them differs in exactly one field.
 const MAX_COMPARED: usize = 400;
 
 impl StoredKeyIndex {

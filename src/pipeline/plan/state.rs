@@ -12,7 +12,7 @@ use crate::pipeline::env::store_view::{ObjectState, StoreView};
 use crate::pipeline::stage::{Stage, scores, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
-/// State of all objects of a plan when the store was surveyed.
+/// State of all objects of a plan before the first job, with the selections that were stored.
 pub struct StoreState {
     pub(crate) view: StoreView,
     selections: HashMap<String, Selection>,

@@ -98,7 +98,8 @@ pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
 
-/// Estimates the cost of storing the activations of `kept` sites and spooling those of `spooled` sites.
+/// Estimates the cost of storing the activations of `kept` sites and of writing those of `spooled` sites to disk
+/// temporarily.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
     let flops = FLOPS_PER_KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
@@ -113,7 +114,8 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first calibration pass. `criterion_sites` are the sites whose activations criteria read.
 ///
-/// The pass collects the activations at all of `sites` if they fit in the spool limit, or if no criterion waits for the
+/// The pass collects the activations at all of `sites` if they fit in
+/// [`spool_bytes`](crate::pipeline::env::run_settings::RunSettings::spool_bytes), or if no criterion waits for the
 /// pass. Otherwise, it collects only the activations that criteria read, provided that these fit.
 pub(crate) fn plan_first_pass(
     job: &CalibrationJob<'_>,

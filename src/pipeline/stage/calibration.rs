@@ -35,7 +35,7 @@ pub const GROUP: Group = Group {
         (8 * operator::matrix_bytes(&backbone.config)).max(training.unwrap_or(0))
     },
     order: Order::First,
-    make,
+    run: run_calibration,
     report: |_, _, _, _| {},
 };
 
@@ -44,7 +44,7 @@ pub const GROUP: Group = Group {
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
-fn make(
+fn run_calibration(
     job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     index: usize,

@@ -37,7 +37,8 @@ pub struct Group {
     /// activations of a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
-    pub(crate) make: Make,
+    /// Computes the missing objects of the given variants.
+    pub(crate) run: RunJob,
     /// Reports the results of the given variants.
     pub(crate) report: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
 }
@@ -56,7 +57,7 @@ pub enum Order {
 }
 
 /// Function that computes the missing objects of some variants in the job with the given number.
-type Make = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeState) -> Result<JobStatus>;
+type RunJob = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeState) -> Result<JobStatus>;
 
 /// State from which a job resumes after it has waited for other processes.
 pub(crate) type ResumeState = Option<(Text, ChunkState)>;
@@ -69,7 +70,7 @@ pub(crate) struct JobContext<'a> {
     pub(crate) programs: &'a Programs,
 }
 
-/// Job for a backbone.
+/// Job of a group for a backbone, numbered by `index`.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub group: &'static Group,

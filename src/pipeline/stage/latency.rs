@@ -148,7 +148,7 @@ pub const GROUP: Group = Group {
     // No memory is reserved, because running out of memory is recorded as a result.
     bytes: |_, _| 0,
     order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),
-    make,
+    run: time_variants,
     report: |_, _, _, _| {},
 };
 
@@ -161,7 +161,7 @@ fn job_label(backbone: &BackbonePlan, position: usize) -> String {
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
-fn make(
+fn time_variants(
     job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     position: usize,
@@ -236,7 +236,8 @@ fn find_candidates(
         let by_channel = has_diagonal(&program).then_some(program);
         candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
-    // The dense backbone comes first. Rounds are added until each variant was stable together with it.
+    // The dense backbone comes first. Rounds are added until the times of each variant are stable in the same rounds as
+    // those of the dense backbone.
     candidates.sort_by_key(|candidate| !candidate.is_dense);
     Ok(candidates)
 }

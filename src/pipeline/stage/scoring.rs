@@ -30,7 +30,7 @@ pub(crate) const GROUP: Group = Group {
     // Scoring keeps one operator per variant in memory.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
-    make,
+    run: score_variants,
     report: report_scores,
 };
 
@@ -38,7 +38,7 @@ pub(crate) const GROUP: Group = Group {
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
-fn make(
+fn score_variants(
     job_context: &JobContext<'_>,
     backbone: &BackbonePlan,
     index: usize,

@@ -1,6 +1,6 @@
 //! Layers or sublayers that a criterion selects for removal, with the scores of the criterion. Also measures the trials
 //! on which a selection is based. A trial measures the perplexity, the logit distance or the output cosine of the
-//! backbone without some of its layers.
+//! backbone without some of its layers or sublayers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -355,7 +355,7 @@ impl<'a> Trials<'a> {
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
-    /// Returns the window perplexity of each trial. Missing trials are scored in one [`Trie`] and stored individually.
+    /// Returns the perplexity of each trial. Missing trials are scored in one [`Trie`] and stored individually.
     fn measure_perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;

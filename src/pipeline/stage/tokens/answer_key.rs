@@ -21,7 +21,7 @@ pub(super) const SOLUTIONS: &str = "sheet.json";
 /// Payload that contains the documents of a user-defined task.
 pub(super) const DOCUMENTS: &str = "documents.json";
 
-/// Documents of a user-defined task, and the number of texts that are scored for each of them.
+/// Documents of a user-defined task, and the number of texts (choices or prompts) that are scored for each of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
