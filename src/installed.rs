@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Files that are compiled into the program.
 #[derive(Debug)]
 pub struct EmbeddedFiles {
     /// Hash of the names and contents of the files. The directory of the unpacked files is named after it.

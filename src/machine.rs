@@ -1,5 +1,4 @@
-//! Properties of the machine and of this process: hardware, free memory, command line and version (layer 0 of the
-//! architecture).
+//! Properties of the machine and of this process (layer 0 of the architecture).
 
 use std::fs;
 use std::path::Path;

@@ -24,8 +24,6 @@ pub fn is_pinned_requirement(text: &str) -> bool {
     text.split_once("==").is_some_and(|(name, version)| is_plain_word(name) && is_plain_word(version))
 }
 
-/// Returns whether a name or version consists of ASCII letters, digits, `-`, `_` and `.`, and does not start with
-/// punctuation.
 fn is_plain_word(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphanumeric())
         && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))

@@ -295,7 +295,6 @@ impl<'a> RunContext<'a> {
         Ok(())
     }
 
-    /// Returns whether the idle timeout of the worker has expired.
     pub(crate) fn has_timed_out(&self) -> bool {
         lock(&self.idle).timed_out
     }
@@ -309,7 +308,6 @@ pub(crate) struct CalibrationJob<'a> {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tokens: &'a Arc<Key>,
     pub(crate) windows: Windows,
-    /// Label for the job in messages.
     pub(crate) label: String,
     pub(crate) shape: ActivationShape,
     pub(crate) guard: &'a LeaseGuard<'a>,

@@ -64,7 +64,6 @@ pub enum Event {
         /// ID of the plan's [`Outline`](crate::pipeline::plan::Outline) in the store.
         plan: String,
     },
-    /// Message for the user.
     Note {
         text: String,
     },

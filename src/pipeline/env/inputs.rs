@@ -21,7 +21,6 @@ use ghostlab_store::{Input, Store};
 
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// Hashes of the input files of a grid.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
     /// Number of documents in each built-in task that has a limit.

@@ -24,7 +24,6 @@ pub(crate) trait EngineLoader: Sync {
     ) -> Result<Arc<dyn Engine>>;
 }
 
-/// Loader that reads the weights from the folder of the backbone.
 pub(crate) struct FileEngineLoader;
 
 impl EngineLoader for FileEngineLoader {
@@ -43,7 +42,6 @@ pub(crate) struct Models<'a> {
     inputs: &'a Inputs,
     /// Maximum number of bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
-    /// Maximum device memory in bytes.
     max_device_bytes: Option<u64>,
     loader: &'a dyn EngineLoader,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
@@ -95,7 +93,6 @@ impl<'a> Models<'a> {
         self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
-    /// Unloads a backbone, if it is loaded.
     pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }

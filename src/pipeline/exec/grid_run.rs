@@ -260,7 +260,6 @@ fn incomplete_tasks<'a>(
     tasks
 }
 
-/// Scheduler hooks of a grid run.
 struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
     job_context: JobContext<'a>,

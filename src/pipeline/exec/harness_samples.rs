@@ -113,7 +113,6 @@ fn apply_filter(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) 
     }
 }
 
-/// Returns the context and the continuation of a request. The continuation is empty unless a likelihood is requested.
 fn request_texts(request: &Request) -> [&str; 2] {
     match &request.kind {
         RequestKind::LogLikelihood { context, continuation } => [context, continuation],

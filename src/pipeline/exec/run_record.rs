@@ -78,7 +78,6 @@ pub struct RunRecord {
     /// Whether the process is a worker. Workers do not write results.
     #[serde(default)]
     pub worker: bool,
-    /// Host name.
     #[serde(default)]
     pub host: String,
     #[serde(default)]

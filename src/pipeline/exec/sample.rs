@@ -45,7 +45,6 @@ pub struct SampledCell {
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Reason for the failure, if the cell failed.
     pub failure: Option<String>,
 }
 

@@ -101,7 +101,6 @@ pub struct TaskScores {
     pub truncated: usize,
     /// Number of documents with a likelihood that is not finite.
     pub non_finite: usize,
-    /// Number of documents without an answer.
     pub unanswered: usize,
     /// Scores for each metric and filter pipeline.
     pub scores: Vec<Score>,
@@ -252,7 +251,6 @@ pub struct CellResult {
     /// Time spent on the operators and scores of the cell, summed over all runs. The time for shared steps is divided
     /// equally among the cells.
     pub seconds: f64,
-    /// Reason why the cell failed, if it did.
     pub failure: Option<String>,
     /// Description of the first missing object if the cell is incomplete, such as `not scored on ptb`. Stored results
     /// of the cell are still filled in.
@@ -321,7 +319,6 @@ impl CellResult {
         }))
     }
 
-    /// Iterates over the scores of the tasks that have been scored.
     pub fn task_scores(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
@@ -331,7 +328,7 @@ impl CellResult {
         self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.builtin()?)))
     }
 
-    /// Returns the notes on the selection, the repairs and the scores of the cell, without duplicates.
+    /// Returns the notes about the cell, without duplicates.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {

@@ -78,7 +78,6 @@ struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// Extent and answer key of each evaluation.
     evaluation_inputs: Vec<EvaluationInputs>,
     errors: Vec<DrawnErrors<'a>>,
     /// Paths of the input files, by hash.

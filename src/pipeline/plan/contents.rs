@@ -36,7 +36,6 @@ pub(super) struct BackboneContents<'a> {
     inputs: &'a Inputs,
     hashes: &'a BackboneHashes,
     folder: PathBuf,
-    /// Identity of the dense backbone.
     pub(super) dense: Identity,
     /// Identity of the backbone on which calibrations run.
     pub(super) calibrated: Identity,

@@ -351,7 +351,6 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, dense: &Identity,
 
 /// Identities and cuts that have been planned and that the cells of a backbone share.
 struct PlannedParts {
-    /// Identity of the dense backbone.
     dense: Identity,
     /// Identity of the backbone on which calibrations run.
     calibrated: Identity,

@@ -95,7 +95,6 @@ impl StoreState {
         scores::read_trial(&self.store, key, metric)
     }
 
-    /// Iterates over the errors of the damaged objects.
     pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
         self.view
             .surveyed_states()

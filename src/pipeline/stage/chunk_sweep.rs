@@ -228,7 +228,6 @@ enum ChunkLease {
     Acquired(Vec<usize>, Lease),
     /// No candidate lacks the chunk.
     Done,
-    /// Another process holds the lease.
     LeasedElsewhere,
     /// The retry limit of the chunk was reached. Contains the reason for the last failure.
     Abandoned(String),
@@ -249,7 +248,6 @@ struct ChunkGroup {
 struct Sweep {
     /// Chunks that will be computed next.
     group: ChunkGroup,
-    /// Chunks that other processes have leased.
     leased_elsewhere: Vec<usize>,
     /// Candidate indices of the last group, and their trie. It is reused if the next group has the same candidates.
     trie: Option<(Vec<usize>, Trie)>,

@@ -37,7 +37,6 @@ pub struct Group {
     /// activations of a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
-    /// Computes the missing objects of the given variants.
     pub(crate) run: RunJob,
     /// Reports the results of the given variants.
     pub(crate) report: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
@@ -86,7 +85,6 @@ impl Job {
         (self.group.lease_name)(plan, self.index)
     }
 
-    /// Returns the keys of the objects that the job computes for a variant.
     pub fn produced_keys(self, variant: &Variant) -> Vec<&Arc<Key>> {
         (self.group.produced)(variant, self.index)
     }

@@ -19,7 +19,7 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Lookup};
 
 /// Group of scoring jobs. Each job scores all variants on one text or task in a single [`Trie`](crate::model::Trie), so
-/// that steps which variants share run only once.
+/// that shared steps run once.
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     count: |backbone| backbone.evaluations.len(),

@@ -35,8 +35,8 @@ const LOGITS: &str = "logits.f32";
 /// of 2,048 tokens.
 const TOP_K_FLOPS_PER_LOGIT: f64 = 1400.0;
 
-/// Estimates the number of FLOPs for a forward pass with the output head, including the selection of the top tokens and
-/// the storage of these tokens and the residual stream.
+/// Estimates the number of FLOPs for a forward pass with the output head, including the selection and storage of the
+/// top tokens and the storage of the residual stream.
 pub(super) fn pass_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + TOP_K_FLOPS_PER_LOGIT * (load.tokens * config.vocab) as f64

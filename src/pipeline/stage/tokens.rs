@@ -90,7 +90,6 @@ fn read_ids(artifact: &StoredObject) -> Result<Vec<u32>> {
     Ok(bytemuck::pod_collect_to_vec::<u8, u32>(&artifact.read(IDS)?).into_iter().map(u32::from_le).collect())
 }
 
-/// Stores the windows of a text.
 pub fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) -> Result<()> {
     let starts = windows.starts.iter().map(|start| (start.document, start.token)).collect();
     let record =
@@ -182,7 +181,6 @@ impl TaskTokens {
         Ok(tokens)
     }
 
-    /// Returns the choices of each document.
     pub fn choices(&self) -> Vec<Vec<TokenizedChoice<'_>>> {
         self.ranges
             .iter()

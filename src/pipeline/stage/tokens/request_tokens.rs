@@ -167,7 +167,6 @@ fn shared_document_count(documents: &[Vec<TokenizedRequest>]) -> usize {
     count
 }
 
-/// Tokenizes the prompts of a generative task, and stores the tokens with the documents.
 fn store_prompts(target: TokensTarget<'_>, eval_task: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let requests = build_requests(target.grid_inputs, target.backbone, eval_task, task)?;
     let (encoder, context) = target.task_encoder(eval_task.how.max_length)?;

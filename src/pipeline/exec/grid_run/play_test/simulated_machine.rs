@@ -27,7 +27,6 @@ pub(super) struct FailureRates {
 /// Duration of a pause. It exceeds the lifetime of a lease without a heartbeat.
 const PAUSE: Duration = Duration::from_secs(400);
 
-/// Totals over all workers.
 #[derive(Default)]
 pub(super) struct Totals {
     /// Computing time in microseconds, including work that was discarded.
@@ -117,7 +116,6 @@ impl WorkerProcess {
 
 /// Virtual clock of a worker, which advances by the time that the work would take on the simulated hardware.
 pub(super) struct Pace {
-    /// Whether the machine is down.
     pub(super) down: AtomicBool,
     /// Time at which the pause of the worker ends, in microseconds.
     pub(super) halted: AtomicU64,
