@@ -50,7 +50,7 @@ impl Artifact {
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let mut grid = self.with_axis_choice(|shown| self.file.grid_with(profile, overrides, shown))?;
+        let mut grid = self.with_axis_choice(|choice| self.file.grid_with(profile, overrides, choice))?;
         if !has_scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
@@ -79,7 +79,7 @@ impl Artifact {
         })
     }
 
-    /// Lists the inputs that [`make`](super::make) needs.
+    /// Lists the inputs that [`make`](super::make) needs, including those of the gate. Lists need none.
     ///
     /// # Errors
     /// Fails if the grid is invalid.
@@ -87,7 +87,7 @@ impl Artifact {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let subset = self.with_axis_choice(|shown| self.file.needs(profile, overrides, shown))?;
+        let subset = self.with_axis_choice(|choice| self.file.needs(profile, overrides, choice))?;
         let paper_layers = paper::layers_by_backbone()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !subset.scored && backbones.any(|need| paper_layers.contains_key(&need.name)) {
@@ -113,8 +113,8 @@ impl Artifact {
         let mut dense = match has_scores(grid) {
             true => grid.clone(),
             false => {
-                let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                let texts = self.file.grid_with(profile, overrides, &shown);
+                let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
+                let texts = self.file.grid_with(profile, overrides, &texts_only);
                 texts.map_err(|error| error.hint(GATE_TEXTS_HINT))?
             }
         };
@@ -222,7 +222,7 @@ pub fn printed(name: &str) -> String {
     name.to_owned()
 }
 
-/// Position of a table or figure in the paper.
+/// Position of an artifact in the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PaperPlace {
     /// Index among the tables and figures of the main text.

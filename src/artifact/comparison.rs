@@ -115,7 +115,8 @@ pub struct Gate {
 
 impl Gate {
     /// Collects the dense scores that differ from the paper's by more than the tolerance. The pruned results of these
-    /// backbones cannot be compared with the paper. Scores measured with another protocol are ignored.
+    /// backbones cannot be compared with the paper. Scores measured with another protocol are ignored. A backbone
+    /// without comparable scores is listed in `unknown`.
     ///
     /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row in table 3 belongs to
     /// another backbone. If the paper prints several values for a score, matching one of them is sufficient.
@@ -236,8 +237,8 @@ const PAPER_DTYPES: [&str; 2] = ["f16", "f32"];
 const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Number of sequences on which an operator is fine-tuned (appendix D).
 const PAPER_TRAINING_SEQUENCES: usize = 5000;
-/// Rule that splits each of the paper's texts into windows. The shard order of streams is not compared, because the
-/// authors may have used either.
+/// Rule that splits each of the paper's texts into windows. The order in which a streamed text reads its shard files
+/// ([`ShardOrder`](crate::corpus::ShardOrder)) is not compared, because the authors may have used either.
 const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
@@ -273,18 +274,18 @@ pub(super) fn protocol_differences(measurement: &Measurement) -> Vec<String> {
     distinct(&texts)
 }
 
-/// Describes each method option that differs from its default, except options that the condition names or that the
-/// paper does not specify.
+/// Describes each method option that differs from its default, except fine-tuning options and those that the condition
+/// names or the paper does not specify.
 fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
         let usual = settings::flatten_below(axis, &defaults(name));
-        let trained = format!("{axis}.{}.", recovery::FINETUNE);
+        let finetune_prefix = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         for (option, value) in options.filter(|(option, value)| {
-            !is_unspecified(measurement, &trained, option) && usual.get(*option) != Some(value)
+            !is_unspecified(measurement, &finetune_prefix, option) && usual.get(*option) != Some(value)
         }) {
             let replaced = usual
                 .get(option)
@@ -295,10 +296,10 @@ fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     }
 }
 
-fn is_unspecified(measurement: &Measurement, trained: &str, option: &str) -> bool {
+fn is_unspecified(measurement: &Measurement, finetune_prefix: &str, option: &str) -> bool {
     UNSPECIFIED_SETTINGS.contains(&option)
         || measurement.setup.named_settings.contains(option)
-        || option.starts_with(trained)
+        || option.starts_with(finetune_prefix)
 }
 
 /// Describes each calibration setting that differs from the paper's. `is_count_named` states whether the condition

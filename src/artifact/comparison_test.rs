@@ -223,7 +223,7 @@ fn describe_other_protocol(paper: &[Record; 2], metric: &str, change: impl Fn(&m
     comparison.verdict.other_protocol().unwrap_or_default()
 }
 
-/// Reason for not checking the settings for repairs between removals separately.
+/// Reason to ignore the settings of repairs between two removals.
 const ITERATIVE: &str = "only with `iterative: true`, an option that no row of the paper has";
 
 /// Settings that the comparison ignores, with the reason for each.
@@ -386,7 +386,7 @@ fn gate_names_the_metrics_outside_the_tolerance() {
 }
 
 #[test]
-fn gate_ignores_other_protocols_and_reports_unknown() {
+fn gate_reports_scores_of_other_protocols_as_unknown() {
     let paper = [record(DENSE, "c4", "ppl_c4", 10.0)];
     let mut ours = number(record(DENSE, "c4", "ppl_c4", 99.0));
     ours.setup.scored = vec![text(256, 256)];

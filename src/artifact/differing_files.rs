@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_of_changed_numbers_ignores_other_words() {
+    fn changed_number_count_ignores_other_words() {
         assert_eq!(count_changed_numbers("| a | 1.25 ± 0.5 |", "| b | 1.25 ± 0.5 |"), 0);
         assert_eq!(count_changed_numbers("| a | 1.25 ± 0.5 |", "| a | 1.26 ± 0.5 |"), 1);
         assert_eq!(count_changed_numbers("1.25, 2", "1.25, 2, 3."), 1);

@@ -249,8 +249,8 @@ impl Drawer<'_> {
         })
     }
 
-    /// Returns the per-channel errors at the first boundary of the cells with this backbone and recovery, or an empty
-    /// slice if there is none.
+    /// Returns the per-channel errors after the first region of removed layers, in the first cell with this backbone
+    /// and recovery that has any. Returns an empty slice if there is none.
     fn channel_errors<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> &'a [f64] {
         let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()

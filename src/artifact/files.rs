@@ -167,7 +167,8 @@ impl FinishedRun<'_> {
         let stored =
             StoredResults::new(&target.description().name, grid, outcome, gated, results, &machine::program_version())?;
         files.push(stored.write(folder)?);
-        // A recorded run keeps only the keys of the stored objects from which each cell was computed.
+        // A recorded run, which is committed to the repository, keeps only the keys of the stored objects from which
+        // each cell was computed.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
         let contents = (results.protocols.clone(), cells);

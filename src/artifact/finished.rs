@@ -25,6 +25,7 @@ pub struct UpToDateCheck<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct FinishedRecord {
+    /// Hash of the inputs.
     made_of: String,
     /// SHA-256 of each output file, keyed by path.
     files: BTreeMap<String, String>,

@@ -114,7 +114,7 @@ fn single_spaced(line: &str) -> String {
 }
 
 #[test]
-fn markdown_is_a_table_that_github_renders() {
+fn markdown_table_has_marks_legend_and_caption() {
     let text = markdown(&sample_table());
     let expected = "\
 **Accuracy & perplexity**

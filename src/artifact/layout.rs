@@ -66,7 +66,7 @@ struct RowsBuilder<'a> {
     table: &'a TableEntry,
     columns: &'a [NumberColumn],
     rows: Vec<LayoutRow>,
-    /// Index of the current block of rows.
+    /// Index of the current block, the rows whose values are ranked together.
     block: usize,
 }
 
@@ -183,8 +183,8 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns for a table's metrics, and the headings above them. Skips metrics that were not measured,
-/// because profiles may differ in their texts, their tasks and the prompts that they time.
+/// Builds the columns for a table's metrics, and the headings above them. Skips metrics that were not measured, because
+/// profiles may differ in their texts, their tasks and the prompts that they time.
 fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
     // A latency metric expands to one column for each prompt length and batch size.
     let prompts =
@@ -221,7 +221,8 @@ fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Ve
     Ok((measured, headings))
 }
 
-/// Returns the other measured metrics for the same text or task. Their columns follow the metric's column.
+/// Returns the measured metrics for the same text or task that the table does not request. Their columns follow the
+/// metric's column.
 fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.siblings().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| find_metric(numbers, &other.id)).collect::<Vec<_>>()

@@ -26,7 +26,7 @@ pub(super) struct NameList {
     head: &'static str,
 }
 
-/// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
+/// Lists the criteria and recoveries that the paper compares (its tables 1 and A2).
 pub(super) fn list_methods() -> NameList {
     let criteria = method_rows("Pruning criterion", criterion::descriptions());
     let recoveries = method_rows("Recovery method", recovery::descriptions());
@@ -99,8 +99,8 @@ fn normalize_path(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows that the description names, or all rows if it names none. Adjacent methods with the same
-    /// category and URL share a row.
+    /// Builds the table of the rows that the description names, or of all rows if it names none. Adjacent methods with
+    /// the same category and URL share a row.
     ///
     /// # Errors
     /// Fails if a name matches no row. The error suggests the closest name.

@@ -1,8 +1,8 @@
 //! Produces the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
 //!
-//! `pipeline` reproduces an artifact from the `catalog`. `comparison` compares numbers with the paper and gates the
-//! dense backbones. `results_folder`, `files`, `recorded` and `page_part` store the results of a run. The grid executor
-//! is passed in so that tests need no model.
+//! `pipeline` reproduces an artifact (a table or figure) from the `catalog`. `comparison` compares numbers with the
+//! paper. Its gate skips the pruned cells of backbones whose dense scores do not match. `results_folder`, `files`,
+//! `recorded` and `page_part` store the results of a run. The grid executor is passed in so that tests need no model.
 //!
 //! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] never run a grid.
 
@@ -55,4 +55,4 @@ pub use paper_model_check::{ExaminedInput, check_pins, examine, identify, weight
 pub use pipeline::{ArtifactOutcome, Executor, GateMode, Runner, artifact_files, list, make, run_gate};
 pub use recorded::NOT_RECORDED;
 pub use results_folder::{PublishedFiles, ResultsFolder, run_folder};
-pub use search_results::{SearchResults, search_files, search_names};
+pub use search_results::{SearchResults, search_file_names, search_files};

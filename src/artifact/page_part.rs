@@ -27,7 +27,7 @@ const SECONDS: &str = "seconds";
 impl PagePart {
     pub const FILE: &str = "page.json";
 
-    /// Drops the data that is also in `numbers.json`.
+    /// Drops the data that is also in `numbers.json`, and all origins of each cell except the first.
     #[must_use]
     pub fn without_numbers(mut self) -> Self {
         for note in self.cells.values_mut() {
@@ -40,7 +40,7 @@ impl PagePart {
     }
 
     /// Returns whether both parts render the same page apart from the provenance and computing times of the results.
-    pub(super) fn shows_the_same(&self, other: &Self) -> bool {
+    pub(super) fn renders_same_page(&self, other: &Self) -> bool {
         fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
             let mut cells = part.cells.clone();

@@ -29,11 +29,12 @@ pub(super) fn is_added_automatically(entry: &TableEntry, metric: &Metric) -> boo
     !contains_metric(&entry.metrics, metric) && !contains_metric(&entry.print.beyond, metric)
 }
 
-/// Returns whether a list of ids contains a metric or its family.
+/// Returns whether a list of ids contains a metric or its family, the id without a prompt.
 fn contains_metric(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
 
+/// Selects columns, drops rows that become empty, and applies the print options of the description.
 fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
     let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
     let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);

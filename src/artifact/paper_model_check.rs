@@ -18,6 +18,7 @@ const WEIGHTS_EXTENSION: &str = ".safetensors";
 /// Profile in which the paper's backbone names refer to the paper's models.
 const PAPER_PROFILE: &str = "paper";
 
+/// Function that computes the SHA-256 of a file.
 type HashFile<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
 /// Compares the hub inputs of a grid with `hub.lock` and marks the matching ones as pinned.

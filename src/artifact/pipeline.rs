@@ -30,6 +30,7 @@ use crate::results::{
 };
 use ghostlab_store::Store;
 
+/// Program part that runs grids. Tests use executors that compute nothing.
 pub trait Executor {
     /// Runs the grid. `results` is the folder in which the results will be published.
     ///
@@ -222,8 +223,8 @@ fn check_depth_units(artifact: &Artifact, grid: &Grid) -> Result<()> {
         .hint(format!("{hint}, or leave `artifact` out and use `ghostlab run`")))
 }
 
-/// Runs the dense backbones with `run`. Returns the result of the gate, and the grid without the cells that the gate
-/// stops.
+/// Runs the dense backbones with `run`, unless `gated` switches the gate off. Returns the result of the gate, and the
+/// grid without the cells that the gate stops.
 ///
 /// # Errors
 /// Fails if the run stops.
@@ -268,12 +269,12 @@ fn write_tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Dra
 /// artifact, one that adds the paper's values, and one with the columns that the paper does not have.
 pub(super) fn latex_variants(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = paper_columns::keep_paper_columns(entry, table);
-    let mut forms: Vec<(String, Table)> =
+    let mut variants: Vec<(String, Table)> =
         artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().without_comparisons())).collect();
-    forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED_SUFFIX}", artifact.name), tables)));
+    variants.extend(tables.has_paper().then(|| (format!("{}-{COMPARED_SUFFIX}", artifact.name), tables)));
     let beyond = paper_columns::columns_beyond_paper(entry, table);
-    forms.extend(beyond.map(|table| (format!("{}-{BEYOND_SUFFIX}", artifact.name), table.without_comparisons())));
-    forms
+    variants.extend(beyond.map(|table| (format!("{}-{BEYOND_SUFFIX}", artifact.name), table.without_comparisons())));
+    variants
 }
 
 /// Suffixes for the file names of the LaTeX variants.
@@ -332,7 +333,7 @@ fn write_figures(
 }
 
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
-    drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
+    drawing.formats().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
 /// Formats the provenance record as name-value pairs for the results page.

@@ -48,10 +48,10 @@ impl ComparedRun {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
         let run = serde_json::from_str(&text).map_err(|error| {
-            Error::damaged("cannot read the run record")
-                .at(path.display().to_string())
-                .found(error.to_string())
-                .hint("restore a committed record with `git checkout`; delete any other folder and run it again")
+            Error::damaged("cannot read the run record").at(path.display().to_string()).found(error.to_string()).hint(
+                "if the folder is committed, restore it with `git checkout`; otherwise delete it and run the \
+                     command again",
+            )
         })?;
         let has_numbers = folder.join(StoredResults::FILE).exists();
         let numbers = has_numbers.then(|| StoredResults::read(folder)).transpose()?.map(|stored| stored.numbers);

@@ -27,8 +27,9 @@ enum RecordMode {
     None,
     /// The run becomes the recorded one. Noisy timings are rejected unless `may_be_noisy` is set.
     This { may_be_noisy: bool },
-    /// A recorded run exists and is kept. Different results go to the `reference` folder next to it.
-    Kept { reference: OutputFolder },
+    /// A recorded run exists and is kept. If the results differ from it, they are written to the folder next to it with
+    /// the suffix `+here`.
+    Kept { local: OutputFolder },
 }
 
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl ResultsFolder {
         };
         let as_described = is_unchanged && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
-            true => RecordMode::Kept { reference: OutputFolder::new(run_folder(&path), KIND) },
+            true => RecordMode::Kept { local: OutputFolder::new(run_folder(&path), KIND) },
             false => RecordMode::None,
         };
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
@@ -110,8 +111,8 @@ impl ResultsFolder {
 
     /// Returns the existing folders that the run writes to.
     pub fn folders(&self) -> Vec<&Path> {
-        let reference = if let RecordMode::Kept { reference } = &self.record { Some(reference.path()) } else { None };
-        [self.path()].into_iter().chain(reference).filter(|folder| folder.is_dir()).collect()
+        let local = if let RecordMode::Kept { local } = &self.record { Some(local.path()) } else { None };
+        [self.path()].into_iter().chain(local).filter(|folder| folder.is_dir()).collect()
     }
 
     pub fn description(&self) -> &RunDescription {
@@ -142,7 +143,7 @@ impl ResultsFolder {
 
     fn active_output(&self) -> &OutputFolder {
         match &self.record {
-            RecordMode::Kept { reference } => reference,
+            RecordMode::Kept { local } => local,
             RecordMode::None | RecordMode::This { .. } => &self.output,
         }
     }
@@ -157,11 +158,12 @@ impl ResultsFolder {
         Ok(changed_settings(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns a warning if this run would overwrite results computed with different settings.
+    /// Returns a warning if this run would overwrite results computed with different settings. Returns `None` if a
+    /// recorded run is kept.
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.
-    pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
+    pub fn replacement_warning(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
         if matches!(self.record, RecordMode::Kept { .. }) {
             return Ok(None);
         }
@@ -210,14 +212,14 @@ impl ResultsFolder {
                     Some(format!("recorded again; differences from the previous record: {what}")),
                 )
             }
-            (RecordMode::Kept { reference }, RecordComparison::Different(what)) => {
+            (RecordMode::Kept { local }, RecordComparison::Different(what)) => {
                 let other = plain.display();
-                let ours = reference.path().display();
+                let ours = local.path().display();
                 let summary = format!(
                     "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
                      details, run `ghostlab compare {other} {ours}`)"
                 );
-                publish_draft(draft, files, reference.path(), Some(summary))
+                publish_draft(draft, files, local.path(), Some(summary))
             }
             (RecordMode::This { .. }, RecordComparison::Identical) if !have_same_page(&staged, plain)? => {
                 let summary = "recorded again; differences from the previous record: the results page".to_owned();
@@ -225,10 +227,10 @@ impl ResultsFolder {
             }
             (record, comparison) => {
                 let summary = describe_reproduction(plain, comparison);
-                if let RecordMode::Kept { reference } = record
-                    && reference.path().exists()
+                if let RecordMode::Kept { local } = record
+                    && local.path().exists()
                 {
-                    return publish_draft(draft, files, reference.path(), Some(summary));
+                    return publish_draft(draft, files, local.path(), Some(summary));
                 }
                 self.output.put(&missing_large_files(&staged, plain)?)?;
                 let mut files = moved_paths(files, &staged, plain);
@@ -242,7 +244,7 @@ impl ResultsFolder {
 /// Returns whether two folders yield the same results page.
 fn have_same_page(one: &Path, other: &Path) -> Result<bool> {
     Ok(match (PagePart::read(one)?, PagePart::read(other)?) {
-        (Some(one), Some(other)) => one.shows_the_same(&other),
+        (Some(one), Some(other)) => one.renders_same_page(&other),
         (one, other) => one.is_none() && other.is_none(),
     })
 }

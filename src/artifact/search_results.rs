@@ -167,7 +167,7 @@ impl<'a> SearchResults<'a> {
 
     pub fn files(artifact: &Artifact) -> Vec<String> {
         let outputs = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
-        search_names(&artifact.name).into_iter().chain(outputs).collect()
+        search_file_names(&artifact.name).into_iter().chain(outputs).collect()
     }
 
     /// Writes the report, the table and the provenance record. `dense` is the run of the unpruned backbones, which
@@ -267,6 +267,7 @@ pub fn search_files(name: &str, found: &[SearchOutcome]) -> Result<Vec<(String, 
     ])
 }
 
-pub fn search_names(name: &str) -> Vec<String> {
+/// Returns the names of the files that [`search_files`] formats.
+pub fn search_file_names(name: &str) -> Vec<String> {
     ["json", "md"].map(|ending| format!("{name}.{ending}")).to_vec()
 }

@@ -14,7 +14,7 @@ use crate::results::{Measurement, distinct};
 /// Builds the figure from the numbers for one backbone.
 ///
 /// # Errors
-/// Fails if the grid does not measure a cost.
+/// Fails if the grid does not measure a cost, unless the cost is a latency and not the only cost.
 pub(super) fn build_pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
     let costs = cost_metrics(entry, numbers)?;
     let first_costs = costs.first().map(|cost| filter_by_metric(numbers, &cost.id)).unwrap_or_default();

@@ -122,7 +122,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let ranked = arguments.build_answer(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {
         let drawing = build_figure(&ranked).draw()?;
-        let bytes = drawing.forms().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
+        let bytes = drawing.formats().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
         output.write(bytes.unwrap_or_default())?;
     }
     answer::print_answer(ranked, Answer::Layers, |answer| {

@@ -94,7 +94,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let target = check_results_folder(arguments, &source, &grid, &shape, &store)?;
     let reporter = progress::reporter(arguments.events);
     let hashes = source.submission().map(|submission| submission.inputs().clone()).unwrap_or_default();
-    if let Some(note) = target.replaces(&grid, &hashes)? {
+    if let Some(note) = target.replacement_warning(&grid, &hashes)? {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;

@@ -17,7 +17,7 @@ use super::search_grid::SearchArgs;
 use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact::{
-    self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_files, search_names,
+    self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_file_names, search_files,
 };
 use crate::error::{Error, Result, command_line};
 use crate::export::{self, Exporter, WeightFormat};
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = output_folder(arguments, &grid, &spec, near);
     check_separate(target.path(), &directories::list_inputs(&grid, &store))?;
-    target.precheck(&search_names(BASE_NAME))?;
+    target.precheck(&search_file_names(BASE_NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, can_time: true };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;

@@ -5,12 +5,12 @@ use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
 /// Returns every count of correct answers whose accuracy rounds to the printed value, with that accuracy in percent.
-/// Returns `None` if the metric is not a task or its document count is unknown.
+/// Returns `None` if the entry has no value, or if its metric is not a task with a known document count.
 ///
 /// Ties may be rounded either way. HellaSwag has over 10,000 documents, so every value with two decimals is possible,
 /// and some match two counts.
 fn possible_counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
-    let (documents, value) = accuracy_of(entry, columns)?;
+    let (documents, value) = documents_and_accuracy(entry, columns)?;
     Some(
         counts_near(documents, value, entry.unit())
             .filter(|(_, accuracy)| rounds_to(entry, value, *accuracy))
@@ -22,7 +22,7 @@ fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
     (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
 
-fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
+fn documents_and_accuracy(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
@@ -41,7 +41,9 @@ fn counts_near(documents: usize, value: f64, half_width: f64) -> impl Iterator<I
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
         let is_impossible = possible_counts(entry, columns).is_some_and(|counts| counts.is_empty());
-        let Some((documents, value)) = accuracy_of(entry, columns).filter(|_| is_impossible) else { continue };
+        let Some((documents, value)) = documents_and_accuracy(entry, columns).filter(|_| is_impossible) else {
+            continue;
+        };
         let decimals = entry.decimals();
         let below = counts_near(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = counts_near(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
@@ -54,7 +56,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
     }
 }
 
-/// Returns the most likely explanation for a value that matches no count of correct answers.
+/// Returns the severity of a value that matches no count of correct answers, and its most likely explanation.
 fn explanation(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if neighbors.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
@@ -71,11 +73,12 @@ fn explanation(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (
 /// Maximum distance from the chance accuracy, in standard errors, at which a score still counts as chance.
 const MAX_CHANCE_DISTANCE: f64 = 3.0;
 
-/// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow.
+/// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow. Skips rows that
+/// lack a task.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.get_all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
-        let mut distances = cells.iter().map(|(cell, value)| distance(row, cell, *value));
+        let mut distances = cells.iter().map(|(cell, value)| chance_distance(row, cell, *value));
         let farthest = distances.try_fold(0.0, |largest: f64, distance| Some(largest.max(distance?)));
         let Some(farthest) = farthest.filter(|distance| *distance <= MAX_CHANCE_DISTANCE) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
@@ -98,8 +101,9 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Computes the distance of a value from the nearest chance accuracy of its task, in standard errors.
-fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
+/// Computes the distance of a value from the nearest chance accuracy of its task, in standard errors. Returns `None` if
+/// the task or its chance accuracy is unknown.
+fn chance_distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;
     let errors = task.chance.iter().map(|chance| {
@@ -131,13 +135,13 @@ pub(super) fn are_both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.get_all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
             && cells.iter().all(|(cell, value)| {
-                distance(one, cell, *value).is_some_and(|errors| errors <= MAX_CHANCE_DISTANCE)
+                chance_distance(one, cell, *value).is_some_and(|errors| errors <= MAX_CHANCE_DISTANCE)
                     && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
             })
     })
 }
 
-/// Checks that every printed mean is the mean of its columns.
+/// Checks that every printed mean is the mean of its columns. Skips rows that lack one of them.
 ///
 /// Rounding moves each column, and thus their mean, by at most half a unit of the last digit. Rounding the mean itself
 /// adds another half unit.
@@ -193,8 +197,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the range of accuracies that round to a printed cell. Returns `None` if the task is unknown or no count of
-/// correct answers fits.
+/// Returns the lowest and highest accuracy, in percent, that round to a printed cell. Returns `None` if there is none
+/// or the document count is unknown.
 fn accuracy_range(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let counts = possible_counts(entry, columns)?;
     Some((counts.first()?.1, counts.last()?.1))
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn accuracies_are_never_exact_ties_at_two_decimals() {
+    fn no_accuracy_is_a_rounding_tie_at_two_decimals() {
         for task in paper_tasks() {
             // The value is exactly halfway between two numbers with two decimals if it is an odd multiple of 1/20000.
             assert_eq!(
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn openbookqa_accuracy_is_a_multiple_of_a_fifth() {
+    fn openbookqa_accuracy_must_be_a_multiple_of_a_fifth() {
         for fifth in 0..500 {
             for (hundredths, possible) in [(0, true), (7, false), (10, false), (13, false)] {
                 let value = fifth * 20 + hundredths;

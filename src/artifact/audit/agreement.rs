@@ -8,7 +8,7 @@ use crate::artifact::paper::PaperNumber;
 use crate::results::group_by_key;
 use crate::results::number_record::{Condition, DENSE};
 
-/// Entries grouped by value, in order of first appearance.
+/// Entries of one condition and metric, grouped by value in order of first appearance.
 type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
 
 /// Compares all values that the tables give for one metric and condition.
@@ -36,7 +36,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for group in groups.iter().filter(|group| group.len() > 1) {
         let classes = group_by_key(group.iter().map(|&entry| (normalize_dense(&entry.record.condition), entry)));
         for (_, class) in &classes {
-            check_within_table(&group_by_value(class), entries, findings);
+            check_equal_conditions(&group_by_value(class), entries, findings);
         }
         check_equivalent_conditions(&classes, findings);
     }
@@ -62,7 +62,7 @@ fn group_by_value<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+fn check_equal_conditions(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let one = first[0];
@@ -129,7 +129,8 @@ fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     Some((one.record.value? - other.record.value?).abs() / spread)
 }
 
-/// Returns the standard deviation of an entry, or that of its twin if the entry has none.
+/// Returns the standard deviation of an entry, or that of `twin`, the measurement it is compared with, if the entry has
+/// none.
 fn deviation_or_twins(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
     entry.record.error.or(twin.record.error)
 }
@@ -156,7 +157,7 @@ fn describe_possible_source(one: &PaperNumber, two: &PaperNumber, entries: &[Pap
     "two values of one condition".to_owned()
 }
 
-/// Returns whether two values are equal and their conditions differ only in the calibration corpus.
+/// Returns whether two entries have the same metric and value, and conditions that differ only in their calibration.
 fn is_twin(entry: &PaperNumber, value: &PaperNumber) -> bool {
     let condition = &value.record.condition;
     let other = &entry.record.condition;

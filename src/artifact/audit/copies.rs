@@ -14,8 +14,9 @@ const MIN_EQUAL_PERPLEXITIES: usize = 2;
 /// Note on two equal rows that differ only in the criterion.
 const SAME_LAYERS: &str = "the criteria select the same layers, or the row was copied";
 
-/// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
-/// memory do not indicate a copy.
+/// Compares the scores of every row with those of all earlier rows whose condition differs. Reports the first full
+/// copy, or else the first partial one. Latencies, speedups and memory are not compared, because equal values do not
+/// indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| normalize_equivalent(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
@@ -117,7 +118,7 @@ fn matches_with_methods(one: &AuditRow, row: &AuditRow, criterion: &str, recover
         == Condition { criterion: criterion.to_owned(), recovery: recovery.to_owned(), ..one.condition.clone() }
 }
 
-/// Finds metrics that one table gives twice for the same condition.
+/// Finds metrics that one table gives more than once for the same condition.
 pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (index, cell) in row.cells.iter().enumerate() {
@@ -142,7 +143,7 @@ const STATED_SEQUENCES: &str = "128";
 const MIN_SHARED_SCORES: usize = 2;
 
 /// Compares rows without a stated number of calibration sequences with the corresponding rows of a table that varies
-/// this number.
+/// this number. Reports rows that match another number than [`STATED_SEQUENCES`].
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let variants: Vec<(&AuditRow, String)> =
@@ -336,7 +337,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn row_matching_the_stated_size_or_no_size_is_accepted() {
+    fn row_is_reported_only_if_it_matches_another_size() {
         assert!(audit_findings("19.00").is_empty());
         assert!(audit_findings("21.00").is_empty());
     }

@@ -63,7 +63,7 @@ impl<'a> AuditRow<'a> {
         Some((cell, cell.record.value?))
     }
 
-    /// Returns the first cell for each metric, with its value. Returns `None` if one is missing.
+    /// Returns the first cell for each metric, with its value. Returns `None` if a cell is missing or has no value.
     pub(super) fn get_all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
@@ -118,6 +118,7 @@ pub(super) fn normalize_equivalent(condition: &Condition) -> Condition {
     normalized
 }
 
+/// Metric names of the score columns that are audited.
 #[derive(Debug, Clone)]
 pub struct AuditColumns {
     /// Task columns, in table order.
@@ -180,7 +181,7 @@ impl AuditTask {
     /// (`PIQA=1838`). The document count may be followed by a chance accuracy (`PIQA=1838:50`).
     ///
     /// # Errors
-    /// Fails if the text after `=` is neither a known task nor a document count.
+    /// Fails if the text after `=` is neither a known task nor a document count with an optional chance accuracy.
     pub fn parse(text: &str) -> Result<Self> {
         let (column, meaning) = text.split_once('=').unwrap_or((text, text));
         if let Some(task) = TASKS.iter().find(|task| task.name == meaning) {
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn column_is_a_known_task_or_states_its_document_count() {
+    fn column_mapping_accepts_a_task_or_a_document_count() {
         assert_eq!((task("arc_easy").documents, task("ARC-e=arc_easy").documents), (Some(2376), Some(2376)));
         assert_eq!((task("ARC-e=arc_easy").name.as_str(), task("PIQA=1838").documents), ("ARC-e", Some(1838)));
         assert_eq!((task("PIQA=1838:50").chance, task("PIQA").documents), (vec![50.0], None));

@@ -13,14 +13,15 @@ use crate::results::number_record::{DENSE, Record};
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// Settings that identify each record. An entry is empty if the gate skipped its cell. The list is empty for the
-    /// paper's values.
+    /// Settings that identify each record, in the order of `records`. An entry is empty if its cell was not run because
+    /// the dense backbone did not reproduce the paper's numbers (the gate). The list is empty for the paper's own
+    /// values.
     pub identities: Vec<FlatSettings>,
     /// Stored results of the run that produced the numbers, or `None` for the paper's values.
     pub stored: Option<Arc<StoredResults>>,
 }
 
-/// Record with the settings that identify it, or `None` if they are unknown.
+/// Record with the settings that identify it. They are `None` if unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -50,7 +51,8 @@ impl ArtifactNumbers {
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
 /// Level at which the settings of two runs are compared. The predicate selects the settings that must agree. The
-/// function returns the name under which a record's settings are compared, or `None` to skip the record.
+/// function returns the name, such as the backbone, under which a record's settings are compared, or `None` to skip the
+/// record.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
 /// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
@@ -114,7 +116,7 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     })
 }
 
-/// Returns the settings of a run on one level, grouped by name.
+/// Returns the settings of a run on one level, grouped by name. Skips records whose settings are unknown.
 fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known_numbers() {
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_other_programs_or_gates_are_incompatible() {
+    fn runs_with_other_versions_or_gate_settings_are_incompatible() {
         let other = ArtifactNumbers { stored: run("cd", true), ..one_record() };
         assert!(incompatibility_reason(&one_record(), &other).contains("with the same version"));
         let open = ArtifactNumbers { stored: run("ghostlab 0.1.0 ab", false), ..one_record() };

@@ -233,7 +233,8 @@ fn differing_settings(known: &[KnownNumber<'_>]) -> Vec<String> {
 }
 
 impl ClaimVerdict {
-    /// Formats the number of settings in which the claim holds, such as `17 of 18, all needed`.
+    /// Formats the number of settings in which the claim holds, such as `17 of 18, all needed`, or the reason why there
+    /// are no settings.
     pub fn count(&self) -> String {
         if self.total == 0 {
             return self.reason.clone().unwrap_or_default();

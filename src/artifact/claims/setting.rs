@@ -94,7 +94,8 @@ impl<'a> ClaimSetting<'a> {
         Quantity::new(read.map(|value| (round_to_printed(metric, value), format!("{} (dense)", format_short(value)))))
     }
 
-    /// Returns the metrics in a family that have a value for at least one of the recoveries.
+    /// Returns the metrics of a family, such as `prefill_ms` for every prompt, that have a value for at least one of
+    /// the recoveries.
     pub(super) fn timed_metrics(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
@@ -153,7 +154,7 @@ impl<'a> ClaimSetting<'a> {
         Ok(ClaimCheck::from_verdict(true, self.format_comparison((name, ours), rival)))
     }
 
-    /// Returns the lead of a recovery over its best rival.
+    /// Returns the lead of a recovery over its best rival, which is negative if the rival is better.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         Quantity::new(self.compute_lead(metric, name, rivals))
     }
@@ -230,7 +231,7 @@ fn is_in_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
-/// Returns the value of a record, or an error if the value is missing or too noisy.
+/// Returns the value of a record (NaN if missing), or an error if the value is too noisy.
 fn usable_value(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();

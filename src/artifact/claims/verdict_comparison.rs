@@ -23,7 +23,7 @@ pub struct JudgedClaim<'a> {
     pub claim: &'a Claim,
     pub paper: ClaimVerdict,
     pub ours: ClaimVerdict,
-    /// Profile of our numbers: `tiny` or `paper`.
+    /// Grid profile of our numbers: `tiny` or `paper`.
     pub profile: String,
 }
 
@@ -147,7 +147,8 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
     )
 }
 
-/// Judges every claim on the paper's numbers and on those of `profile` in the given folders.
+/// Judges every claim on the paper's numbers and on those of `profile` in the given folders. Returns no claims if the
+/// folders have no results of the profile.
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.

@@ -118,7 +118,7 @@ impl Range {
     }
 
     /// Returns the low end of a linear range that starts above 0, or `None` for any other range.
-    pub(super) fn begins_above_zero(&self) -> Option<f64> {
+    pub(super) fn low_end_above_zero(&self) -> Option<f64> {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
 

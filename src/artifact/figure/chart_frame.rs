@@ -67,6 +67,7 @@ pub(super) fn finish(scene: &mut Scene, words: &str, below: f64) {
     scene.height = scene.lines((MARGIN, below + gap), &lines, Anchor::Start) + MARGIN;
 }
 
+/// Plot area of a figure. All lengths are in points.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) left: f64,
@@ -80,11 +81,13 @@ pub(super) struct Frame {
     range: Range,
 }
 
+/// Arguments of [`Frame::draw`]. `head` and `foot` are described in [`Frame`].
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
     pub(super) around: &'a Surroundings,
     pub(super) axis: &'a Axis,
     pub(super) range: Range,
+    /// Legend keys with their labels.
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,

@@ -93,7 +93,8 @@ pub struct Drawing {
 impl Drawing {
     pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
 
-    pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+    /// Returns the file extension and the contents for each format.
+    pub fn formats(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
     }
 }

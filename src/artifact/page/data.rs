@@ -80,7 +80,7 @@ pub struct ComputedBy {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// Settings of the cell. Null if the gate skipped the cell.
+    /// Settings of the cell. Null if it was not run because its dense backbone did not match the paper.
     pub identity: Value,
     /// Removed layers, engine, notes and computing time of the cell, as name-value pairs.
     pub lines: Vec<(String, String)>,

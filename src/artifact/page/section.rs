@@ -389,7 +389,7 @@ pub(super) fn collect_notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>)
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
             let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| shorten_commit(value)).collect();
-            SharedNoteLink { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
+            SharedNoteLink { id: format!("maker-{}", index_or_append(&mut makers, maker)), text: words.join(", ") }
         });
         let is_in_key = key.ends_with(&note.title);
         notes.push(Note {
@@ -399,7 +399,7 @@ pub(super) fn collect_notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>)
             note,
             makers: makers.collect(),
             inputs: (!note.inputs.is_empty()).then(|| SharedNoteLink {
-                id: format!("inputs-{}", index_of(&mut inputs, &note.inputs)),
+                id: format!("inputs-{}", index_or_append(&mut inputs, &note.inputs)),
                 text: format!("{} input files", note.inputs.len()),
             }),
         });
@@ -422,7 +422,7 @@ fn shorten_commit(value: &str) -> &str {
 }
 
 /// Returns the 1-based index of an item in `known`. Appends the item if it is new.
-fn index_of<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
+fn index_or_append<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);
         known.len() - 1

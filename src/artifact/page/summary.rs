@@ -71,10 +71,10 @@ fn format_computed(page: &Page) -> String {
     format_time_and_commits(&when, origin_values(page, "commit").into_iter())
 }
 
-fn origin_values<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
+fn origin_values<'p>(page: &'p Page, field: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
-        computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
+        computed.map(|computed| if field == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
     computed.filter(|value| !value.is_empty()).collect()
 }
 

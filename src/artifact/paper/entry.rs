@@ -171,8 +171,11 @@ impl PaperNumber {
     pub fn read(path: &Path, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            Error::bad_input("cannot read the table").at(file.clone()).expected("UTF-8 text").found("other bytes")
+        let text = String::from_utf8(bytes).map_err(|error| {
+            Error::bad_input("the table is not valid UTF-8")
+                .at(file.clone())
+                .expected("UTF-8 text")
+                .found(format!("an invalid byte at offset {}", error.utf8_error().valid_up_to()))
         })?;
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::results::number_record::Record;
 
-/// Returns the numbers in a table with their locations.
+/// Parses the numbers in a table, with their locations.
 ///
 /// # Errors
 /// Fails if the table is unknown or the embedded data is invalid.
