@@ -289,9 +289,9 @@ fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
         }) {
             let replaced = usual
                 .get(option)
-                .map(|usual| format!(" instead of {}", settings::words(option, usual)))
+                .map(|usual| format!(" instead of {}", settings::format_setting(option, usual)))
                 .unwrap_or_default();
-            texts.push(format!("{name} with {}{replaced}", settings::words(option, value)));
+            texts.push(format!("{name} with {}{replaced}", settings::format_setting(option, value)));
         }
     }
 }

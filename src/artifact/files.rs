@@ -20,7 +20,7 @@ use crate::results::{
     CHANNELS_FILE, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance,
     Results, StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes,
     long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents,
-    write_forms, write_frame, write_latencies, write_lm_eval,
+    write_frame, write_latencies, write_lm_eval, write_public_formats,
 };
 use crate::tasks::ScoredTask;
 
@@ -161,7 +161,7 @@ impl FinishedRun<'_> {
     ) -> Result<WrittenRecord> {
         let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
         files.extend(write_tasks(folder, grid, outcome)?);
-        files.extend(write_forms(folder, &target.description().name, grid, outcome)?);
+        files.extend(write_public_formats(folder, &target.description().name, grid, outcome)?);
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored =

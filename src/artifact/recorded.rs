@@ -50,7 +50,7 @@ impl ComparedRun {
         let run = serde_json::from_str(&text).map_err(|error| {
             Error::damaged("cannot read the run record").at(path.display().to_string()).found(error.to_string()).hint(
                 "if the folder is committed, restore it with `git checkout`; otherwise delete it and run the \
-                     command again",
+                 command again",
             )
         })?;
         let has_numbers = folder.join(StoredResults::FILE).exists();

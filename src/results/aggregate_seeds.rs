@@ -32,7 +32,8 @@ impl Results {
             .collect()
     }
 
-    /// Merges cells that differ only in their calibration seed. Dense cells are not changed.
+    /// Merges cells that differ only in their calibration seed. Cells without a seed, such as dense ones, are not
+    /// changed.
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
         let cells = group_by_key(self.cells.iter().enumerate().map(|(index, cell)| {

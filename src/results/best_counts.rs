@@ -55,7 +55,7 @@ impl BestCounts {
     /// if there is no setting with rows of both the method and another recovery.
     pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
         let metric = Metric::find(question.metric).ok()?;
-        let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
+        let settings: Vec<Setting<'_>> = Setting::collect_distinct(run, &metric, question);
         let first = settings.first()?;
         let tests: Vec<bool> = settings.iter().filter_map(Setting::is_significant).collect();
         Some(Self {
@@ -102,17 +102,21 @@ impl fmt::Display for BestCounts {
     }
 }
 
+/// Rows of one setting: that of the method, and those of the other recoveries.
 struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
+    /// Row of the method.
     number: &'a ResultRow,
     /// Best row of any other recovery.
     rival: &'a ResultRow,
+    /// Whether the rival is better than the method, as printed.
     is_behind: bool,
 }
 
 impl<'a> Setting<'a> {
-    fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
+    /// Groups the rows of a run into settings. Skips settings without the method or without another recovery.
+    fn collect_distinct(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
         let rows = run.numbers.iter().filter(|number| matches_question(number, question));
         let groups = group_by_key(rows.map(|rows| (setting_key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
@@ -207,7 +211,8 @@ fn setting_key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String>
     key
 }
 
-/// Returns the cost of a number, rounded as printed. A lower cost is better.
+/// Returns the cost of a number, rounded as printed. A lower cost is better. Returns `None` if the number has no value
+/// or its metric no direction.
 fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
     metric.cost(Metric::round_to_printed(number.record.value?, metric.decimals))
 }

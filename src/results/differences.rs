@@ -104,7 +104,7 @@ pub struct ValueDifference {
 /// Keys of the grid that are not compared: file locations, and the cells, which follow from the axes.
 const EXCLUDED_KEYS: [&str; 3] = ["file", "entries", "cells"];
 /// Keys of the grid under which inputs are defined by name.
-const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
+const INPUT_KEYS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
 impl Differences {
     /// Compares two runs. `names` maps names in the first run to names in the second.
@@ -182,8 +182,8 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
     Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
 }
 
-fn unpaired_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
-    at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>()
+fn unpaired_numbers(run: &StoredResults, indices: &[usize]) -> Vec<Unpaired> {
+    indices.iter().map(|&index| unpaired(&run.numbers[index])).collect::<Vec<_>>()
 }
 
 /// Returns whether two numbers were measured on the same items: windows with the same tokens, or the same documents.
@@ -215,7 +215,7 @@ fn unpaired(number: &ResultRow) -> Unpaired {
 fn input_name(setting: &SettingDifference) -> Option<&str> {
     let name = setting.path.strip_suffix(".path")?;
     let kind = setting.path.split('.').next()?;
-    KINDS.contains(&kind).then_some(name)
+    INPUT_KEYS.contains(&kind).then_some(name)
 }
 
 /// Returns the paths of the settings and inputs in which a stored run differs from the given ones. Inputs are compared
@@ -253,7 +253,7 @@ fn is_input_path(paths: &[String], name: &str) -> bool {
 /// `tokenizers.mine`.
 fn input_hashes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for kind in KINDS {
+    for kind in INPUT_KEYS {
         for (name, entry) in settings[kind].as_object().into_iter().flatten() {
             let Some(path) = entry["path"].as_str() else { continue };
             let files = inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
@@ -276,22 +276,22 @@ fn is_tokenizer(file: &str) -> bool {
 
 /// Returns the backbones whose engines differ between the two runs.
 fn engines_that_differ(renamed: &NameMap, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
-    let one: BTreeMap<String, String> = all_engines(first)
+    let one: BTreeMap<String, String> = backbone_names(first)
         .into_iter()
         .filter_map(|name| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string())))
         .collect();
-    let two = all_engines(second)
+    let two = backbone_names(second)
         .into_iter()
         .map(|name| (format!("backbones.{name}"), second.engine(&name).to_string()))
         .collect();
     changed_entries(&one, &two)
 }
 
-fn all_engines(results: &StoredResults) -> BTreeSet<String> {
+fn backbone_names(results: &StoredResults) -> BTreeSet<String> {
     results.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>()
 }
 
-/// Returns the entries that have the same name but different values.
+/// Returns the entries that have the same name in both maps but different values.
 fn changed_entries<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
@@ -313,8 +313,8 @@ pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDiffere
     all.filter(|change| !EXCLUDED_KEYS.iter().any(|key| change.path.is_of(key))).map(SettingDifference::from).collect()
 }
 
-/// Returns whether two values differ by more than the tolerance between their engines. Returns `None` if the engines
-/// are the same or the tolerance is unknown.
+/// Returns whether two values differ by more than the rounding tolerance between their engines. Returns `None` if the
+/// engines are the same or the tolerance is unknown.
 pub(super) fn exceeds_tolerance(first: &ResultRow, second: &ResultRow, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;

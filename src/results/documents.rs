@@ -1,5 +1,6 @@
-//! Parquet files with the data from which numbers are computed: all choices for all documents, and the channel errors
-//! at all boundaries. This module also writes the accuracies of each cell in the format of lm-evaluation-harness.
+//! Parquet files with the data from which numbers are computed: all choices for all documents, and the error of each
+//! channel after each region of removed layers (boundary). This module also writes the accuracies of each cell in the
+//! format of lm-evaluation-harness.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,8 @@ use crate::{criterion, recovery};
 /// Setting that determines whether operators are solved per region or per layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Formats one sentence for each set of criteria that remove the same layers. Returns `None` if there is no such set.
+/// Formats one sentence for each set of criteria that remove the same layers from one or more backbones. Returns `None`
+/// if there is no such set.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = group_by_key(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));
@@ -29,7 +30,7 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// Layers that are removed from a backbone.
+/// Layers or sublayers that are removed from a backbone with `layers` layers.
 #[derive(Clone, PartialEq)]
 struct SelectionKey {
     backbone: String,
@@ -96,7 +97,9 @@ impl SharedSelection {
         let unrepaired = [recovery::NONE];
         let rows = match (identical.as_slice(), differing.is_empty()) {
             ([], _) => String::new(),
-            (labels, _) if is_unrepaired(&unrepaired, labels) => "; their unrepaired rows are identical".to_owned(),
+            (labels, _) if is_only_unrepaired(&unrepaired, labels) => {
+                "; their unrepaired rows are identical".to_owned()
+            }
             (_, true) => "; their rows are identical".to_owned(),
             (labels, false) => format!("; their {} are identical", format_rows(labels)),
         };
@@ -109,7 +112,7 @@ impl SharedSelection {
         };
         let differ = match differing.as_slice() {
             [] => String::new(),
-            _ if is_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
+            _ if is_only_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
             labels => format!(" {} differ{reason}.", capital(&format_rows(labels))),
         };
         format!("{} remove the same layers on {locations}{rows}.{differ}", join_names(criteria))
@@ -120,7 +123,7 @@ fn recovery_labels(rows: &[&(Settings, Vec<&CellSummary>)]) -> Vec<String> {
     distinct(&rows.iter().map(|(key, _)| recovery_label(key)).collect::<Vec<_>>())
 }
 
-fn is_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
+fn is_only_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
     labels == unrepaired
 }
 

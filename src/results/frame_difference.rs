@@ -12,12 +12,12 @@ use crate::files::panics;
 pub fn read_frame(path: &Path) -> Result<DataFrame> {
     let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
     panics::catch(|| ParquetReader::new(file).finish())
-        .map_err(|panic| damaged_frame(path, &panic))?
-        .map_err(|error| damaged_frame(path, &error.to_string()))
+        .map_err(|panic| damaged_frame_error(path, &panic))?
+        .map_err(|error| damaged_frame_error(path, &error.to_string()))
 }
 
 /// Returns the error for a Parquet file that cannot be read.
-pub fn damaged_frame(path: &Path, found: &str) -> Error {
+pub fn damaged_frame_error(path: &Path, found: &str) -> Error {
     Error::damaged("cannot read a Parquet file in the results folder").at(path.display().to_string()).found(found)
 }
 

@@ -229,7 +229,7 @@ fn format_caption(table: &Table) -> String {
     let ranks = if table.has_ranks() { "bold: best of a block, underlined: second" } else { "" };
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
     parts.push(end_sentence(&capital(&marks)));
-    if table.significant() {
+    if table.has_significant_tests() {
         let marks = escape_latex(&table.marks_legend());
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }

@@ -1,4 +1,5 @@
-//! Measurements of all cells, one record per number.
+//! Measurements of all cells, one record per number. Cells may have been skipped by the gate
+//! ([`Gate`](crate::artifact::Gate)).
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -81,8 +82,8 @@ impl Deref for Measurement {
     }
 }
 
-/// Items from which a number is computed, such as answers or losses. Their order is the same for all variants of a
-/// backbone.
+/// Items from which a number is computed, such as answers or losses. Their order is the same for the dense model and
+/// all pruned variants of a backbone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
     #[default]
@@ -129,10 +130,11 @@ pub struct Setup {
     pub variant: Arc<Settings>,
     /// Settings of the measurement.
     pub measure: Settings,
-    /// Names of the cell settings that are part of the condition.
+    /// Names of the cell settings that the record's condition contains.
     pub named_settings: Arc<BTreeSet<String>>,
-    /// Identity of the variant, which does not depend on names; `None` for a cell that the gate skipped.
+    /// Identity of the dense or pruned model, which does not depend on names; `None` for a cell that the gate skipped.
     pub identity: Option<Arc<Identity>>,
+    /// Identities of the measurements from which the number is computed; several for an average.
     pub measures: Vec<Arc<MeasureId>>,
     pub engine: Option<EngineId>,
     /// Protocols of the scored data. An average has the protocols of everything it averages.
@@ -191,7 +193,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the row with only the items that `numbers.json` stores.
+    /// Returns the row with only the items that `numbers.json` stores: answers, and losses if all are finite.
     pub(super) fn stored(&self) -> Self {
         let sample = match &self.sample {
             Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),

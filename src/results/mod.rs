@@ -51,7 +51,7 @@ pub use differences::{
 };
 pub use documents::{CHANNELS_FILE, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};
-pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
+pub use frame_difference::{FrameDifference, damaged_frame_error, read_frame};
 pub use latex::{latex, latex_notes, notes_file};
 pub use measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};
 pub use model_scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
@@ -61,7 +61,7 @@ pub use outcome_results::collect;
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, RunCommand, RunDescription};
-pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
+pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};

@@ -40,10 +40,10 @@ pub struct ModelScore {
 }
 
 impl<'a> ModelScores<'a> {
-    /// Returns the scores of the only cell in a grid.
+    /// Collects the scores of the only cell in a grid.
     ///
     /// # Errors
-    /// Fails with the cell's error if the cell failed.
+    /// Fails if the grid does not have exactly one cell, or with the cell's error if it failed.
     pub fn new(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else {
             return Err(

@@ -345,8 +345,8 @@ impl MeasurementsBuilder<'_> {
     }
 }
 
-/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. For pruned cells that
-/// failed or are incomplete, the metrics have no values, which leaves gaps in the figures.
+/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries ([`RepairMetrics`]).
+/// For pruned cells that failed or are incomplete, the metrics have no values, which leaves gaps in the figures.
 fn repair_metrics(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
@@ -378,8 +378,8 @@ fn unrepaired_cell<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a Cell
 struct Labels<'a> {
     /// Options that appear in the names of methods.
     named: &'a [String],
-    /// Whether labels include the number of calibration sequences used to fit the operator, because it varies among the
-    /// cells.
+    /// Whether labels include the number of calibration sequences from which operators are computed, because it varies
+    /// among the cells.
     shows_sequences: bool,
     /// Calibration corpus of the first pruned cell, or an empty string if there is none.
     calibration: String,

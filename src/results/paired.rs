@@ -35,14 +35,14 @@ const MIN_WINDOWS: usize = 20;
 const SIGNIFICANCE_LEVEL: f64 = 0.05;
 
 impl Paired {
-    pub fn significant(&self) -> bool {
+    pub fn is_significant(&self) -> bool {
         self.p < SIGNIFICANCE_LEVEL
     }
 
     /// Returns the mark for a test: `+` if ours is significantly better, `-` if significantly worse, otherwise an empty
     /// string.
     pub fn mark(&self) -> &'static str {
-        match (self.significant(), self.better) {
+        match (self.is_significant(), self.better) {
             (true, Some(true)) => "+",
             (true, Some(false)) => "-",
             _ => "",

@@ -1,4 +1,5 @@
-//! Pairing of numbers from two runs by identity.
+//! Pairs numbers of two runs by [`Identity`](crate::pipeline::identity::Identity), which has hashes and settings
+//! instead of names.
 //!
 //! Numbers with equal identities are paired first, even if their names differ. The remaining numbers are paired by
 //! backbone, metric and method, provided that they differ only in settings that are constant within each run. A number
@@ -44,6 +45,7 @@ pub(super) struct AmbiguousNumbers {
 
 /// Identity of a number, with the names that its run gives to the inputs.
 struct NumberIdentity {
+    /// Index of the number in its run.
     at: usize,
     names: NumberNames,
     /// Metric, without its text, task or prompt if the identity contains them.
@@ -153,8 +155,8 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number) {
             Some(flat) => flat,
-            // A number whose cell was skipped by the gate has no identity. Use the settings that distinguish it within
-            // its run instead.
+            // A cell that was not run, because its dense backbone missed the paper's scores, has no identity. Use the
+            // settings that distinguish the number within its run instead.
             None => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
         };
         let kind = match Metric::find(&names.metric) {

@@ -113,7 +113,7 @@ pub enum Protocol {
         /// Description of the machine on which the times were measured.
         machine: String,
     },
-    /// Size of a variant, computed from its pruned program.
+    /// Size of a pruned model, computed from its layers and operators.
     Size { metric: &'static MetricEntry },
     /// Additional metric on the windows or documents that another column scores.
     #[serde(untagged)]
@@ -125,7 +125,7 @@ pub enum Protocol {
     },
 }
 
-/// Task in a group: its extent, its definition, and whether its documents are synthetic.
+/// Task in a group: its document counts, its definition, and whether its documents are synthetic.
 type Member<'a> = (TaskExtent, &'a Definition, bool);
 
 impl Protocol {

@@ -19,14 +19,14 @@ use crate::tasks::ScoredTask;
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders for all formats that other programs read.
-pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
+pub const PUBLIC_FORMAT_FOLDERS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 
-/// Returns whether a file may be missing from an archived record. This holds for bulk data, bitmap versions of vector
-/// drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
+/// Returns whether a file may be missing from a results folder that is archived or committed. This holds for bulk data,
+/// bitmap versions of vector drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS_FILE, LATENCY].contains(&name)
-        || FORMS.iter().any(|form| Path::new(name).starts_with(form))
+        || PUBLIC_FORMAT_FOLDERS.iter().any(|form| Path::new(name).starts_with(form))
 }
 
 /// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
@@ -36,7 +36,7 @@ const SCHEMA: &str = "0.3.0";
 ///
 /// # Errors
 /// Fails with exit code 3 if a folder cannot be written.
-pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
+pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for result in &outcome.cells {
         let cell = result.cell.to_string();

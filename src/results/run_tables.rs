@@ -166,7 +166,7 @@ fn format_numbers(columns: &[NumberColumn], row: &[&Arc<Measurement>]) -> Vec<Op
 }
 
 /// Returns the number of decimals needed to show at least four digits of the smallest number in a column. Percentages
-/// have two decimals, as in the paper.
+/// have two decimals, as in the paper, and latencies those of their metric.
 fn count_decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().difference == DifferenceKind::Absolute {
         return 2;

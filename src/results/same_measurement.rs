@@ -29,7 +29,7 @@ impl MeasuredProgram {
     }
 }
 
-/// Content used to compare rows: recorded programs or printed scores.
+/// Content by which rows are compared: removed layers and operators, or printed scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowContent<'a> {
     /// Programs, one per averaged calibration seed.

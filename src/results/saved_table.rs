@@ -195,7 +195,7 @@ fn error_kind(number: &Measurement) -> String {
 }
 
 fn save_cell(shown: &PrintedNumber) -> SavedCell {
-    let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
+    let mark = shown.paired.as_ref().filter(|paired| paired.is_significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
         let against = recovery::label(&paired.against);

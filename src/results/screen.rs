@@ -29,7 +29,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     if table.has_ranks() {
         legend.push("* best, ° second best in each block".to_owned());
     }
-    if table.significant() {
+    if table.has_significant_tests() {
         legend.push(format!("+ or -: {}", table.marks_legend()));
     }
     if !legend.is_empty() {
@@ -418,8 +418,8 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], hidden: &[usize]) -> Vec<S
         .collect()
 }
 
-/// Splits column units into as few parts as possible, with about equal numbers of units. `fits` returns whether a part
-/// with the given units is narrow enough.
+/// Splits units (columns that stay together) into as few parts as possible, with about equal numbers of units. `fits`
+/// returns whether a part with the given units is narrow enough.
 fn split_units(units: &[Vec<usize>], fits: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
     let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
     for unit in units {

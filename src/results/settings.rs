@@ -124,7 +124,7 @@ pub(super) fn select_settings(settings: &Settings, keeps: impl Fn(&str) -> bool)
 }
 
 /// Formats a setting for a label, such as `seed 1`, `operators from 16 sequences` or `solver svd`.
-pub fn words(name: &str, value: &Value) -> String {
+pub fn format_setting(name: &str, value: &Value) -> String {
     let value = value_text(value);
     match name {
         "backbone" | "calibration.corpus" => value,
@@ -141,7 +141,7 @@ pub fn words(name: &str, value: &Value) -> String {
 }
 
 /// Labels each row with `label` applied to its name. Labels of rows with equal names end in the settings that
-/// distinguish these rows.
+/// distinguish these rows, if any do.
 pub fn distinct_labels<N: Clone + PartialEq>(
     names: &[N],
     label: impl Fn(&N) -> String,
@@ -163,7 +163,7 @@ fn distinguishing_labels(rows: &[&Settings]) -> Vec<String> {
     let names = distinguishing_settings(rows);
     rows.iter()
         .map(|row| {
-            let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));
+            let words = names.iter().filter_map(|name| Some(format_setting(name, row.get(*name)?)));
             words.collect::<Vec<_>>().join(", ")
         })
         .collect()

@@ -23,10 +23,12 @@ pub struct Table {
     pub title: String,
     /// Markdown caption below the table, printed verbatim.
     pub caption: String,
+    /// Columns before the numbers.
     pub lead: Vec<RowHeader>,
     /// Headers that span several columns, each with its number of columns; empty if columns are not grouped.
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<NumberColumn>,
+    /// Columns after the numbers.
     pub tail: Vec<RowHeader>,
     pub rows: Vec<TableRow>,
     /// Recovery against which every other recovery with the same selection is tested. If `None`, our recovery is tested
@@ -94,7 +96,8 @@ pub struct NumberColumn {
 pub struct TableRow {
     /// Text in each leading column; may be empty.
     pub lead: Vec<String>,
-    /// Index of the backbone. Rows of the same backbone, and of the same block within it, are adjacent.
+    /// Index of the backbone. Rows of the same backbone, and of the same block within it, are adjacent. Values are
+    /// ranked within a block.
     pub backbone: usize,
     pub block: usize,
     pub dense: bool,
@@ -328,8 +331,8 @@ impl Table {
     }
 
     /// Returns whether any paired test is significant.
-    pub fn significant(&self) -> bool {
-        self.numbers().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
+    pub fn has_significant_tests(&self) -> bool {
+        self.numbers().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::is_significant))
     }
 }
 

@@ -142,7 +142,7 @@ pub fn markdown(table: &Table) -> String {
         let ours = if table.rows.iter().any(|row| row.ours) { "; in italics: ours" } else { "" };
         legend.push(format!("Bold: best of a block; underlined: second{ours}."));
     }
-    if table.significant() {
+    if table.has_significant_tests() {
         legend.push(format!("⁺ and ⁻: {}.", table.marks_legend()));
     }
     if table.has_paper() {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn timed_passes_round_trip_with_prompt_and_round() {
+    fn latency_file_has_one_row_per_timed_pass() {
         let folder = tempfile::tempdir().unwrap();
         let outcome = outcome(vec![result(Some(&[1.0, 2.0]), Some(&[0.5, 0.25])), result(None, None)]);
         let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();

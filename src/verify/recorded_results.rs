@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::pipeline::identity::MeasureId;
-use crate::results::{DOCUMENTS, Provenance, ResultRow, StoredResults, damaged_frame, read_frame};
+use crate::results::{DOCUMENTS, Provenance, ResultRow, StoredResults, damaged_frame_error, read_frame};
 use crate::tasks::ChoiceResult;
 
 /// Cells in `run.json`.
@@ -89,7 +89,7 @@ impl ReferenceRun {
 
 fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
     let frame = read_frame(path)?;
-    let bad = |error: polars::prelude::PolarsError| damaged_frame(path, &error.to_string());
+    let bad = |error: polars::prelude::PolarsError| damaged_frame_error(path, &error.to_string());
     let column = |name: &str| frame.column(name).map_err(bad);
     let texts = |name: &str| Ok::<_, Error>(column(name)?.str().map_err(bad)?.clone());
     let counts = |name: &str| Ok::<_, Error>(column(name)?.u64().map_err(bad)?.clone());
