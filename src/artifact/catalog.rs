@@ -192,7 +192,7 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
-/// Splits artifacts into those that have a profile and those that do not.
+/// Splits artifacts into those whose grid has the profile (such as `tiny`) and those whose grid does not.
 ///
 /// Artifacts are only filtered if `names` contains `all`. Lists have no profile and are always kept. If no artifact has
 /// the profile, all artifacts are kept so that the first one reports the error.

@@ -57,7 +57,7 @@ impl<'a> UpToDateCheck<'a> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.object_path(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
-        let objects = contents(store, &places)?;
+        let objects = hash_paths(store, &places)?;
         let inputs = plan.inputs.hashes_by_path();
         Self::new(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
@@ -66,14 +66,14 @@ impl<'a> UpToDateCheck<'a> {
     pub fn cached_answer<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
         let is_current = entry.made_of == self.inputs_hash && entry.check == entry.check();
-        let is_current = is_current && contents(self.store, places)? == entry.files;
+        let is_current = is_current && hash_paths(self.store, places)? == entry.files;
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
     /// Caches the answer and the hashes of the files at `places`. Ignores write errors, because they only lead to a
     /// recomputation.
     pub fn store_answer<T: Serialize>(&self, places: &[&Path], output: &T) {
-        let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
+        let (Some(files), Ok(answer)) = (hash_paths(self.store, places), serde_json::to_value(output)) else { return };
         let entry = FinishedRecord { made_of: self.inputs_hash.clone(), files, answer, check: String::new() };
         let entry = FinishedRecord { check: entry.check(), ..entry };
         if let Ok(text) = serde_json::to_vec(&entry) {
@@ -86,7 +86,7 @@ impl<'a> UpToDateCheck<'a> {
 const MIN_CACHED_BYTES: u64 = 1 << 20;
 
 /// Hashes all files at and below `places`, keyed by path. Returns `None` if a file cannot be read.
-pub fn contents<P: AsRef<Path>>(
+pub fn hash_paths<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
 ) -> Option<BTreeMap<String, String>> {

@@ -258,7 +258,7 @@ fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
 }
 
 #[test]
-fn rows_that_differ_in_one_setting_show_it() {
+fn rows_that_differ_in_one_setting_name_it() {
     let description = describe_table(false, &rows(), &["rte"]);
     let mut all: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     for (seed, value) in [(0, 62.5), (1, 60.0)] {

@@ -97,7 +97,7 @@ impl RowsBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a row for each variant of each method of an entry.
+    /// Adds the rows of an entry: one per method, or several if its numbers differ in their settings.
     fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
         for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
             let method_numbers = numbers.iter().copied().filter(|number| {
@@ -175,7 +175,7 @@ fn group_depths(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
-/// Returns the distinct indices of `depth` in the lists of `depths`.
+/// Returns the distinct indices at which `depth` occurs in the lists of `depths`.
 fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
     depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }

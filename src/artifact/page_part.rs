@@ -21,7 +21,7 @@ pub struct PagePart {
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// Name of the line of a [`CellNote`] that states the computing time.
+/// Name of the [`CellNote`] line with the computing time.
 const SECONDS: &str = "seconds";
 
 impl PagePart {

@@ -30,7 +30,7 @@ use crate::results::{
 };
 use ghostlab_store::Store;
 
-/// Program part that runs grids. Tests use executors that compute nothing.
+/// Interface for running grids. Tests implement it without computing anything.
 pub trait Executor {
     /// Runs the grid. `results` is the folder in which the results will be published.
     ///

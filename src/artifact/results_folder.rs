@@ -1,4 +1,4 @@
-//! Results folders, one for each run description.
+//! Results folders, one for each [`RunDescription`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl ResultsFolder {
         };
         let as_described = is_unchanged && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
-            true => RecordMode::Kept { local: OutputFolder::new(run_folder(&path), KIND) },
+            true => RecordMode::Kept { local: OutputFolder::new(local_run_folder(&path), KIND) },
             false => RecordMode::None,
         };
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
@@ -109,7 +109,7 @@ impl ResultsFolder {
         self.output.path()
     }
 
-    /// Returns the existing folders that the run writes to.
+    /// Returns the existing folders that the run may write to.
     pub fn folders(&self) -> Vec<&Path> {
         let local = if let RecordMode::Kept { local } = &self.record { Some(local.path()) } else { None };
         [self.path()].into_iter().chain(local).filter(|folder| folder.is_dir()).collect()
@@ -186,10 +186,12 @@ impl ResultsFolder {
     /// Moves a finished draft to its final location.
     ///
     /// A recorded run is replaced only if the new run will be recorded and its results differ. If a run reproduces the
-    /// recorded numbers, the recorded folder only receives the large untracked files whose hashes are in the record.
+    /// recorded numbers, the recorded folder only receives the large untracked files whose hashes are in its
+    /// `run.json`.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Draft::publish`], or if a record would identify the machine.
+    /// Fails in the same cases as [`Draft::publish`], or if the files of a run that will be recorded would identify the
+    /// machine.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<PublishedFiles> {
         let staged = draft.path().to_owned();
         let plain = self.path();
@@ -274,7 +276,7 @@ fn publish_draft(draft: Draft, files: &[PathBuf], folder: &Path, recorded: Optio
 }
 
 /// Returns the folder next to the recorded run that receives different results.
-pub fn run_folder(recorded: &Path) -> PathBuf {
+pub fn local_run_folder(recorded: &Path) -> PathBuf {
     let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
     recorded.with_file_name(format!("{base}{LOCAL_SUFFIX}"))
 }

@@ -140,7 +140,7 @@ impl<'a> SearchResults<'a> {
         vec![best, spent, marks.to_owned()]
     }
 
-    /// Sums a cost over all races.
+    /// Sums a cost over all searches (races).
     fn sum_over_races(&self, part: fn(&SearchOutcome) -> f64) -> f64 {
         self.found.iter().map(part).sum()
     }

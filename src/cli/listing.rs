@@ -126,7 +126,10 @@ impl ArtifactList<'_> {
 /// Returns the finish time of the last run, from the run records in the artifact's directory and in the directory of
 /// local results next to a recorded run. File times are useless, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
-    [results.to_owned(), artifact::run_folder(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
+    [results.to_owned(), artifact::local_run_folder(results)]
+        .iter()
+        .filter_map(|folder| Provenance::finished(folder))
+        .max()
 }
 
 /// Formats a table with one row per artifact.

@@ -14,7 +14,7 @@ use super::directories;
 use super::terminal::format_bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
-use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, page, paper, run_folder};
+use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, hash_paths, local_run_folder, page, paper};
 use crate::clock::format_utc;
 use crate::error::{Error, Result};
 use crate::files;
@@ -89,7 +89,7 @@ pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap
         files.insert(folder.display().to_string(), names.join("/"));
         let read = [PagePart::FILE, StoredResults::FILE, Provenance::FILE, CLAIMS];
         let read = read.map(|name| folder.join(name)).into_iter().filter(|path| path.is_file());
-        files.extend(contents(store, read)?);
+        files.extend(hash_paths(store, read)?);
     }
     Some(files)
 }
@@ -324,7 +324,7 @@ fn is_visible(path: &Path) -> bool {
 /// Lists the results directories. Leaves out recorded runs that have a local run next to them.
 fn list_results_folders(results: &Path) -> Vec<PathBuf> {
     let mut all = list_folders(results);
-    all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
+    all.retain(|folder| !local_run_folder(folder).join(PagePart::FILE).is_file());
     all
 }
 

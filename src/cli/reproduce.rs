@@ -20,7 +20,7 @@ use super::requested_work::{
 };
 use super::terminal::{self, format_seconds};
 use super::{fetch, progress, report, search, stop};
-use crate::artifact::{self, Artifact, GateMode, ResultsFolder, Runner, UpToDateCheck, claims, contents};
+use crate::artifact::{self, Artifact, GateMode, ResultsFolder, Runner, UpToDateCheck, claims, hash_paths};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::check_separate;
@@ -378,7 +378,7 @@ impl ReproduceRun<'_> {
             return None;
         }
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
-        let described = contents(store, [artifact.file.path()])?;
+        let described = hash_paths(store, [artifact.file.path()])?;
         let gated = matches!(gated, GateMode::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, terminal::width()]);
         let finished = UpToDateCheck::from_plan(

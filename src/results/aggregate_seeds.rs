@@ -129,7 +129,7 @@ fn format_seed(cell: &&CellSummary) -> String {
     split_seed(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 
-/// Returns the programs for all seeds, or an empty list if any of them is unknown.
+/// Returns the measured programs for all seeds, or an empty list if any of them is unknown.
 fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     let is_known = all.iter().all(|cell| !cell.programs.is_empty());
     all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()

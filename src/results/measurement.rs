@@ -34,7 +34,7 @@ pub struct CellSummary {
     pub cell: Cell,
     /// Removed layers or sublayers, counted from 0.
     pub removed: Cut,
-    /// Measured programs, one per averaged seed; empty if the cell failed or did not finish.
+    /// Removed layers and operators, one entry per averaged seed; empty if the cell failed or did not finish.
     pub programs: Vec<MeasuredProgram>,
     pub layers: usize,
     /// Calibration label that lists all merged seeds; `None` for the dense backbone.
@@ -43,7 +43,7 @@ pub struct CellSummary {
     pub seconds: f64,
     pub notes: Vec<String>,
     pub failure: Option<String>,
-    /// First missing object, if the cell is incomplete.
+    /// First stored object that is missing, if the cell is incomplete.
     pub missing: Option<String>,
     /// Measurements, one per metric key.
     pub numbers: Vec<Arc<Measurement>>,
@@ -269,7 +269,7 @@ impl Measurement {
     }
 }
 
-/// Returns the SHA-256 of a number's variants, measures and metric, in hexadecimal.
+/// Returns the SHA-256 of a number's variants, measurements and metric, in hexadecimal.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
     let all = json!({"variants": variants, "measures": measures, "metric": metric});
     sha256::of_bytes(Canonical::from_value(&all).as_str())

@@ -89,7 +89,7 @@ pub enum MetricKey {
     /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
-    /// Size of the variant.
+    /// Size of the pruned model.
     Size(&'static MetricEntry),
     /// Metric id of a number that does not occur in any run's table.
     Untabulated(String),

@@ -243,7 +243,7 @@ impl MeasurementsBuilder<'_> {
         scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
     }
 
-    /// Adds all metrics of the user-defined tasks and of their groups.
+    /// Adds the metrics of the user-defined tasks and of their groups, except flips.
     fn add_defined_tasks(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;

@@ -300,7 +300,7 @@ impl NameMap {
         }
     }
 
-    /// Renames a dotted name such as `corpora.c4`.
+    /// Renames a dotted name such as `corpora.c4`. Returns `None` if the second run uses the name for something else.
     pub(super) fn dotted(&self, name: &str) -> Option<String> {
         let (kind, name) = name.split_once('.')?;
         Some(format!("{kind}.{}", self.name(name)?))

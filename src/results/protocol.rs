@@ -22,7 +22,7 @@ pub enum Protocol {
         corpus: String,
         /// Rule for joining rows and cutting the text into windows.
         rule: String,
-        /// Order of the shards, if the text is streamed.
+        /// Order of the shard files, if the text is streamed.
         #[serde(skip_serializing_if = "Option::is_none")]
         shards: Option<ShardOrder>,
         /// Window length in tokens.
@@ -95,7 +95,7 @@ pub enum Protocol {
     /// Mean of the task columns, in percent.
     Average { tasks: usize },
     /// Time for a forward pass over a prompt with logits at every position, or for the decoding that follows. Each
-    /// round times all variants one after the other.
+    /// round times all models that are measured together, one after the other.
     Latency {
         /// Entry for the metric in the registry.
         metric: &'static MetricEntry,
@@ -129,8 +129,8 @@ pub enum Protocol {
 type Member<'a> = (TaskExtent, &'a Definition, bool);
 
 impl Protocol {
-    /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, and one for each
-    /// average over tasks.
+    /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, one for each size
+    /// metric, and one for the average over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let has_different_vocabularies = outcome.has_different_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;

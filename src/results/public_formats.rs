@@ -136,7 +136,7 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
             "max_score": 1.0,
         });
         details["task_version"] = json!(result.task.version.to_string());
-        let score = score(
+        let score = score_details(
             result.paper_accuracy().value,
             result.paper_accuracy().stderr,
             "analytic",
@@ -160,7 +160,7 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
             "max_score": if is_percentage || metric == "mcc" { json!(1.0) } else { json!("Infinity") },
         });
         let error = error.filter(|error| error.is_finite());
-        let score = score(*value, error, "bootstrap", scores.effective, &details);
+        let score = score_details(*value, error, "bootstrap", scores.effective, &details);
         evaluation_result(&shown.id, &task.name, &data, &config, &score)
     });
     records.collect()
@@ -183,7 +183,7 @@ fn value_range(metric: &MetricEntry) -> (f64, Option<f64>) {
 }
 
 /// Formats a score for an Every Eval Ever record. `method` is the method used to estimate the standard error.
-fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
+fn score_details(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
         score["uncertainty"] = json!({"standard_error": {"value": error, "method": method}, "num_samples": items});
@@ -206,7 +206,7 @@ fn source_data(name: &str, source: Option<(String, Option<String>)>, generated: 
     data
 }
 
-/// Formats a cell's accuracies in percent as the contents of a `.eval_results/` file
+/// Formats a cell's accuracies on built-in tasks, in percent, as the contents of a `.eval_results/` file
 /// (huggingface.co/docs/hub/eval-results). Only complete splits of Hugging Face datasets are included, because partial
 /// splits are not benchmark results. Returns `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {

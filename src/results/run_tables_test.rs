@@ -383,7 +383,7 @@ fn notes_list_resampled_texts_and_equal_selections() {
 }
 
 #[test]
-fn iterative_criteria_have_the_labels_of_artifacts() {
+fn iterative_criteria_are_labeled_as_in_artifacts() {
     let values = [Some(2.0)];
     let rows =
         [cell("english", 0, "none", &values), cell("english", 2, "none", &values), cell("english", 2, "mean", &values)];

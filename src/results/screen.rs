@@ -401,7 +401,7 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats one line for each row whose remark is not `ok`.
+/// Formats one line for each row that has a remark other than `ok`.
 fn remark_lines(texts: &TextTable, remarks: &[usize], hidden: &[usize]) -> Vec<String> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =

@@ -146,7 +146,7 @@ fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     list_note(sentence, &texts)
 }
 
-/// Formats a note about sessions that were repeated because their times were unstable.
+/// Formats a note about timing sessions that were repeated because their times were unstable.
 fn repeated_sessions_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let repeated = all.iter().filter(|timed| timed.result.sessions > 1);
     let texts = repeated.map(|timed| {

@@ -50,14 +50,14 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
         let neighbors: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
         let shown: Vec<String> =
             neighbors.iter().map(|(count, accuracy)| format!("{accuracy:.decimals$} ({count}/{documents})")).collect();
-        let (severity, note) = explanation(entry, value, &neighbors);
+        let (severity, note) = judge_count(entry, value, &neighbors);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
         findings.push(finding.with_texts(shown.join(" or "), &entry.printed, note));
     }
 }
 
 /// Returns the severity of a value that matches no count of correct answers, and its most likely explanation.
-fn explanation(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (Severity, &'static str) {
+fn judge_count(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if neighbors.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
         return (Severity::Remark, "the accuracy of the higher count, truncated instead of rounded");
@@ -113,7 +113,7 @@ fn chance_distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64
     Some(errors.fold(f64::INFINITY, f64::min))
 }
 
-/// Returns the tasks whose documents share a fixed set of labels.
+/// Returns the tasks in which all documents have the same answer choices, such as yes and no.
 fn fixed_label_tasks<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }

@@ -67,7 +67,7 @@ fn check_equal_conditions(values: &ValueGroups, entries: &[PaperNumber], finding
     for other in others {
         let one = first[0];
         let two = other[0];
-        let (severity, note) = match deviations(one, two) {
+        let (severity, note) = match distance_in_deviations(one, two) {
             // Accept repeated measurements that agree. A value without a standard deviation should be an exact copy
             // instead.
             Some(distance) if distance <= MAX_DEVIATIONS && has_no_deviation(first) == has_no_deviation(other) => {
@@ -122,7 +122,7 @@ fn has_no_deviation(same: &[&PaperNumber]) -> bool {
 
 /// Returns the distance between two measurements in standard deviations of their difference. A missing deviation is
 /// taken from the other value. Returns `None` if both are missing.
-fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
+fn distance_in_deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let spread = deviation_or_twins(one, other)?.hypot(deviation_or_twins(other, one)?);
     // A deviation printed as 0.0 may be up to half a unit of its last digit, so assume at least one unit.
     let spread = spread.max(one.unit().max(other.unit()));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_only_in_default_size_or_solver_is_a_remark() {
+    fn difference_in_solver_or_default_size_is_only_a_remark() {
         for other in ["b,32,7,sleb,ghosted,false,c4:32", "b,32,7,sleb,ghosted:svd,false,c4"] {
             assert_eq!(severities_of_pair((CONDITION, "10.00"), (other, "20.00")), [Severity::Remark], "{other}");
             assert_eq!(severities_of_pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");

@@ -11,7 +11,7 @@ use crate::results::number_record::Condition;
 /// Minimum number of equal four-digit perplexities that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
-/// Note on two equal rows that differ only in the criterion.
+/// Note for rows with equal scores whose conditions differ only in the criterion.
 const SAME_LAYERS: &str = "the criteria select the same layers, or the row was copied";
 
 /// Compares the scores of every row with those of all earlier rows whose condition differs. Reports the first full

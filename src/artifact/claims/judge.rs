@@ -65,7 +65,7 @@ impl Claim {
     }
 
     /// Counts in how many settings our method has the best row. Returns `None` if the claim is not about the best
-    /// method, or if the numbers have no per-item results.
+    /// method, if the numbers are the paper's, or if no other method was measured.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());

@@ -102,9 +102,9 @@ fn values_as_stated() -> StatedValues {
 }
 
 /// Returns the records behind all figures. `antisymmetric` is the relative norm of the antisymmetric part of `M`.
-fn figures(shown: &StatedValues, antisymmetric: f64) -> Artifacts {
+fn figures(stated: &StatedValues, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
-    for (recovery, (error, reduced)) in shown {
+    for (recovery, (error, reduced)) in stated {
         add_record(&mut artifacts, "figure1", 4, recovery, "boundary_mae", error * 0.02);
         add_record(&mut artifacts, "figure4", 4, recovery, "channel_mae_median", error * 0.02);
         add_record(&mut artifacts, "figure4", 4, recovery, "channels_reduced_share", *reduced);
@@ -165,17 +165,17 @@ fn every_figure_claim_can_hold_and_fail() {
     assert!(failing_claims(&every, 0.6).contains("figure4-baselines-track"));
 }
 
-fn failing_claims(shown: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static str> {
-    let all = figure_claims(&figures(shown, antisymmetric));
+fn failing_claims(stated: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static str> {
+    let all = figure_claims(&figures(stated, antisymmetric));
     all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
 }
 
 #[test]
 fn claims_about_a_missing_method_are_unknown() {
     for missing in ["linearpatch-diag", "ghosted"] {
-        let mut shown = values_as_stated();
-        shown.remove(missing);
-        for (id, outcome) in figure_claims(&figures(&shown, 0.6)) {
+        let mut stated = values_as_stated();
+        stated.remove(missing);
+        for (id, outcome) in figure_claims(&figures(&stated, 0.6)) {
             let about_existing = id.starts_with("figure1") || id.starts_with("figure4-baselines");
             let compares = !id.starts_with("figure3") && (missing != "ghosted" || !about_existing);
             assert_eq!(outcome == Judgement::Unknown, compares, "{id} without {missing}");

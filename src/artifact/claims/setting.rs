@@ -43,7 +43,7 @@ impl<'a> ClaimSetting<'a> {
         self.select(name, |condition| condition.calibrated().0 == name)
     }
 
-    /// Selects the records whose operators were solved on `count` sequences.
+    /// Selects the records whose operators were computed from `count` sequences.
     pub(super) fn with_sequences(&self, count: usize) -> Self {
         self.select(&format!("{count} sequences"), |condition| {
             condition.calibrated().1 == Some(count.to_string().as_str())

@@ -10,7 +10,7 @@ use super::number::Judgement;
 use super::{Claim, claims};
 use crate::artifact::page::ClaimRow;
 use crate::artifact::paper::PaperTable;
-use crate::artifact::{PagePart, paper, run_folder};
+use crate::artifact::{PagePart, local_run_folder, paper};
 use crate::error::Result;
 use crate::metric::ACCURACY;
 use crate::quantity::pluralize;
@@ -173,7 +173,7 @@ fn read_profile(folders: &[PathBuf], profile: &str) -> Result<BTreeMap<String, S
 
 /// Returns whether a folder contains the results of a profile. Folders with search results lack the required files.
 fn has_results_of_profile(folder: &Path, profile: &str) -> bool {
-    let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
+    let names = [PathBuf::from(profile), local_run_folder(Path::new(profile))];
     let has_name =
         folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
     has_name && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())

@@ -280,7 +280,7 @@ pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, r
     top + rows as f64 * LEGEND_ROW_HEIGHT
 }
 
-/// Returns the width of the widest cell in each column.
+/// Returns the width of each of `count` columns, in which the cells are laid out row by row.
 fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
     (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }

@@ -262,7 +262,7 @@ pub(super) fn decimate(places: &[ScenePoint]) -> Vec<ScenePoint> {
         .collect()
 }
 
-/// Returns the index of the point with the best height according to `better`. Ties go to the first point.
+/// Returns the index of the point whose y-coordinate is best according to `better`. Ties go to the first point.
 fn best_in_column(column: &[ScenePoint], better: fn(f64, f64) -> bool) -> usize {
     let best = (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best });
     best.unwrap_or(0)

@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn adjacent_methods_are_distinguishable_in_grayscale() {
-        // Drawing orders of the methods in figure 1, in figures 4 and 5, and of the parts in figure 3.
+        // Drawing orders of the methods in figure 1, in figures 4 and 5, and of the operator's components in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];

@@ -9,7 +9,7 @@ use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// Variant of a model, drawn as one point in each panel.
+/// Pruned variant of a model, drawn as one point in each panel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
     /// Cost in each column of panels, such as a size or a time. Smaller is better. `None` if it was not measured.

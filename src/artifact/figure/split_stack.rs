@@ -186,7 +186,7 @@ mod tests {
             ("attention", SECONDARY_TEXT, 1),
             ("MLP", SECONDARY_TEXT, 2),
             (MAP_LABEL, ON_GHOST, 1),
-            // The last texts are the legend, the sentences and the title of the stack.
+            // The remaining texts are in the legend, the sentences and the title of the stack.
             (MAP_LABEL, TEXT, 1),
             ("kept sublayer", TEXT, 1),
             ("removed sublayer", TEXT, 1),

@@ -33,7 +33,7 @@ pub struct Page {
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// A table or figure from the paper that was reproduced.
+/// A reproduced table or figure, or a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageArtifact {
@@ -137,7 +137,7 @@ pub struct ClaimRow {
 }
 
 impl ClaimRow {
-    /// Returns the verdict for each sentence.
+    /// Returns one verdict per sentence, combined from those of its claims.
     pub fn by_sentence<'a>(
         claims: impl IntoIterator<Item = &'a Self>,
         verdict: fn(&Self) -> Judgement,

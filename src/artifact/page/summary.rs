@@ -8,7 +8,7 @@ use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 use crate::quantity::pluralize;
 
-/// Returns the names and values shown in the page header, collected from the records of the artifacts.
+/// Collects the names and values shown in the page header from the provenance of the artifacts.
 pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
