@@ -79,7 +79,8 @@ impl Artifact {
         })
     }
 
-    /// Lists the inputs that [`make`](super::make) needs, including those of the gate. Lists need none.
+    /// Lists the inputs that [`make`](super::make) needs, including those of the gate. Lists of methods or checkpoints
+    /// need none.
     ///
     /// # Errors
     /// Fails if the grid is invalid.

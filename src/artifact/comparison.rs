@@ -238,7 +238,7 @@ const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"]
 /// Number of sequences on which an operator is fine-tuned (appendix D).
 const PAPER_TRAINING_SEQUENCES: usize = 5000;
 /// Rule that splits each of the paper's texts into windows. The order in which a streamed text reads its shard files
-/// ([`ShardOrder`](crate::corpus::ShardOrder)) is not compared, because the authors may have used either.
+/// ([`ShardOrder`](crate::corpus::ShardOrder)) is not compared, because the paper does not state it.
 const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 

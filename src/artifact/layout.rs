@@ -307,7 +307,7 @@ fn depth_head(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth}-layer") } else { depth.to_string() }
 }
 
-/// Finds the number in a row that belongs to a column.
+/// Finds the number in a row that belongs to a column, or else a failed number of the row.
 fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Result<Option<&'n Arc<Measurement>>> {
     let mut numbers = column.numbers(row);
     match (numbers.next(), numbers.next()) {

@@ -54,8 +54,8 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
     })
 }
 
-/// Averages the losses in the block of `block` steps with the given index. A single step is noisy because it uses only
-/// one sequence.
+/// Averages the losses in a block of steps, given its maximum size and index. A single step is noisy because it uses
+/// only one sequence.
 fn loss_point(block: usize, index: usize, steps: &[f64]) -> Point {
     Point { x: (index * block) as f64 + (steps.len() + 1) as f64 / 2.0, y: mean(steps), error: None }
 }

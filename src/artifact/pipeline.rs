@@ -355,7 +355,7 @@ pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Writes the files of a list artifact. Returns its table formatted for the terminal.
+/// Writes the files of a list of methods or checkpoints. Returns its table formatted for the terminal.
 ///
 /// # Errors
 /// Fails if the folder is not writable.

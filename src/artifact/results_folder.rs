@@ -158,8 +158,8 @@ impl ResultsFolder {
         Ok(changed_settings(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns a warning if this run would overwrite results computed with different settings. Returns `None` if a
-    /// recorded run is kept.
+    /// Returns a warning if this run would overwrite results computed with different settings, unless a recorded run is
+    /// kept.
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.

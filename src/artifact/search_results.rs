@@ -26,7 +26,7 @@ use crate::search::{Candidate, CandidateOutcome, SearchOutcome, markdown};
 /// Search outcome, and the candidate with the best score in the artifact that scores all cells.
 type SearchComparison<'a> = (&'a SearchOutcome, Option<(&'a ResultRow, &'a Candidate)>);
 
-/// Results of an artifact's searches, compared with the table in which every cell was scored on all items.
+/// Results of an artifact's searches (races), compared with the table in which every cell was scored on all items.
 pub struct SearchResults<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
@@ -140,7 +140,7 @@ impl<'a> SearchResults<'a> {
         vec![best, spent, marks.to_owned()]
     }
 
-    /// Sums a cost over all searches (races).
+    /// Sums a cost over all races.
     fn sum_over_races(&self, part: fn(&SearchOutcome) -> f64) -> f64 {
         self.found.iter().map(part).sum()
     }

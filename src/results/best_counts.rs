@@ -52,7 +52,7 @@ pub struct SeedCounts {
 
 impl BestCounts {
     /// Counts the settings in a run. `seeds` is a run with the same rows for several calibration seeds. Returns `None`
-    /// if there is no setting with rows of both the method and another recovery.
+    /// if no setting has rows of both the method and another recovery.
     pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
         let metric = Metric::find(question.metric).ok()?;
         let settings: Vec<Setting<'_>> = Setting::collect_distinct(run, &metric, question);

@@ -14,8 +14,8 @@ use crate::{criterion, recovery};
 /// Setting that determines whether operators are solved per region or per layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Formats one sentence for each set of criteria that remove the same layers from one or more backbones. Returns `None`
-/// if there is no such set.
+/// Formats one sentence for each set of criteria that remove the same layers, or returns `None` if there is no such
+/// set.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = group_by_key(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));

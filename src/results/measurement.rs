@@ -70,7 +70,6 @@ pub struct Measurement {
     pub key: MetricKey,
     /// Metric of the record, with its direction and format.
     pub metric: Metric,
-    /// Inputs from which the number was computed.
     pub setup: Setup,
 }
 

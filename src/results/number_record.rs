@@ -40,7 +40,6 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns the depth with its unit.
     pub fn cut_depth(&self) -> Depth {
         Depth { count: self.depth, unit: self.unit }
     }

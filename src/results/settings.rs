@@ -141,7 +141,7 @@ pub fn format_setting(name: &str, value: &Value) -> String {
 }
 
 /// Labels each row with `label` applied to its name. Labels of rows with equal names end in the settings that
-/// distinguish these rows, if any do.
+/// distinguish these rows.
 pub fn distinct_labels<N: Clone + PartialEq>(
     names: &[N],
     label: impl Fn(&N) -> String,

@@ -127,7 +127,7 @@ impl StoredResults {
         })
     }
 
-    /// Returns the engine used for a backbone.
+    /// Returns the engine used for a backbone, or the default CPU engine if none is recorded.
     pub fn engine(&self, backbone: &str) -> ComputeId {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
@@ -147,8 +147,7 @@ impl StoredResults {
         measures.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens the identity of a number: its variant and each measurement. Returns `None` if the gate skipped its
-    /// cell.
+    /// Flattens the identity of a number: its model and each measurement. Returns `None` if the gate skipped its cell.
     pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {

@@ -96,8 +96,8 @@ pub struct NumberColumn {
 pub struct TableRow {
     /// Text in each leading column; may be empty.
     pub lead: Vec<String>,
-    /// Index of the backbone. Rows of the same backbone, and of the same block within it, are adjacent. Values are
-    /// ranked within a block.
+    /// Index of the backbone. Rows of a backbone, and of a block within it, are adjacent. Values are ranked within a
+    /// block.
     pub backbone: usize,
     pub block: usize,
     pub dense: bool,
@@ -330,7 +330,6 @@ impl Table {
         }
     }
 
-    /// Returns whether any paired test is significant.
     pub fn has_significant_tests(&self) -> bool {
         self.numbers().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::is_significant))
     }

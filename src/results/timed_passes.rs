@@ -23,7 +23,7 @@ pub const NOISY: &str = "~";
 ///
 /// The column `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal
 /// operators were applied channel-wise. The column `what` is `prefill`, or `decode` for the `new` tokens after the
-/// prompt. `new` is 0 if no decoding was requested. The column `counts` marks the rounds that are used in the tables.
+/// prompt. `new` is 0 if no decoding was requested. The column `counts` marks the rounds that the tables use.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.

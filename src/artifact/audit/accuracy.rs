@@ -27,7 +27,7 @@ fn documents_and_accuracy(entry: &PaperNumber, columns: &AuditColumns) -> Option
 }
 
 /// Returns the counts of correct answers whose accuracies in percent are within `half_width` of `value`, plus one
-/// neighbor on each side. Each count is returned with its accuracy.
+/// neighbor on each side, each with its accuracy.
 fn counts_near(documents: usize, value: f64, half_width: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let total = documents as f64;
     // Float-to-integer casts saturate. A value below 0 therefore yields the counts 0 and 1, and a value above 100
@@ -73,8 +73,8 @@ fn judge_count(entry: &PaperNumber, value: f64, neighbors: &[(usize, f64)]) -> (
 /// Maximum distance from the chance accuracy, in standard errors, at which a score still counts as chance.
 const MAX_CHANCE_DISTANCE: f64 = 3.0;
 
-/// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow. Skips rows that
-/// lack a task.
+/// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow. Skips incomplete
+/// rows.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.get_all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
@@ -141,7 +141,7 @@ pub(super) fn are_both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     })
 }
 
-/// Checks that every printed mean is the mean of its columns. Skips rows that lack one of them.
+/// Checks that every printed mean is the mean of its columns. Skips incomplete rows.
 ///
 /// Rounding moves each column, and thus their mean, by at most half a unit of the last digit. Rounding the mean itself
 /// adds another half unit.

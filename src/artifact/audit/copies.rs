@@ -14,9 +14,8 @@ const MIN_EQUAL_PERPLEXITIES: usize = 2;
 /// Note for rows with equal scores whose conditions differ only in the criterion.
 const SAME_LAYERS: &str = "the criteria select the same layers, or the row was copied";
 
-/// Compares the scores of every row with those of all earlier rows whose condition differs. Reports the first full
-/// copy, or else the first partial one. Latencies, speedups and memory are not compared, because equal values do not
-/// indicate a copy.
+/// Compares the scores of every row with those of earlier rows whose condition differs. Reports the first full copy, or
+/// else the first partial one. Equal latencies, speedups and memory do not indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| normalize_equivalent(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {

@@ -21,7 +21,7 @@ pub struct ArtifactNumbers {
     pub stored: Option<Arc<StoredResults>>,
 }
 
-/// Record with the settings that identify it. They are `None` if unknown.
+/// Record with its identifying settings, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -80,7 +80,7 @@ const LEVELS: [Level; 4] = [
     ),
 ];
 
-/// Explains why the numbers of two runs must not be combined. Returns `None` if combining them is allowed.
+/// Explains why the numbers of two runs must not be combined. Returns `None` if they may be.
 pub(super) fn find_incompatibility(
     (a, first): (&str, &ArtifactNumbers),
     (b, second): (&str, &ArtifactNumbers),

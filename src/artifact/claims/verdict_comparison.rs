@@ -147,8 +147,8 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
     )
 }
 
-/// Judges every claim on the paper's numbers and on those of `profile` in the given folders. Returns no claims if the
-/// folders have no results of the profile.
+/// Judges every claim on the paper's numbers and on those of `profile` in the given folders. Returns none if the
+/// folders have no such results.
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.

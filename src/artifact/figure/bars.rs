@@ -131,8 +131,7 @@ impl BarChart {
         groups.draw_names(scene, &self.groups, frame.bottom + MARKER_ROW_HEIGHT + GAP)
     }
 
-    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
-    /// value.
+    /// Draws a bar centered on `x`, with its error bar and label, or only the label if the axis cannot show the value.
     fn draw_bar(
         &self,
         scene: &mut Scene,

@@ -58,13 +58,13 @@ pub struct Curves {
     pub levels: Vec<Level>,
 }
 
-/// Maximum horizontal offset between two lines at the same x, in points (1/72 inch).
+/// Maximum horizontal offset between two lines at the same x, in points.
 const MAX_LINE_OFFSET: f64 = 3.6;
-/// Radius of a marker, in points (1/72 inch). Small enough to keep the caps of an error bar visible.
+/// Radius of a marker, in points. Small enough to keep the caps of an error bar visible.
 const MARKER_RADIUS: f64 = 1.8;
 /// Maximum number of points in a line that has markers.
 const MAX_MARKED_POINTS: usize = 40;
-/// Width of a column in which points are reduced to their extremes, in points (1/72 inch).
+/// Width of a column in which a path keeps only its extremes, in points.
 const COLUMN_WIDTH: f64 = 0.35;
 
 impl Curves {

@@ -56,7 +56,7 @@ const MAX_ROW_TICKS: usize = 10;
 /// Number of ticks allowed on each x-axis, regardless of the number of panels in a row.
 const MIN_PANEL_TICKS: usize = 4;
 
-/// Maximum distance between two points that share a label, in typographic points (1/72 inch).
+/// Maximum distance between two points that share a label, in typographic points.
 const MAX_SHARED_LABEL_DISTANCE: f64 = 14.0;
 
 /// Occupied rectangle, given by its upper left and lower right corners.

@@ -71,7 +71,6 @@ struct PageRow {
 #[derive(Debug, Serialize)]
 struct TableCell {
     class: String,
-    /// Whether the cell labels the row.
     is_label: bool,
     /// Whether to mark the cell as the label of our method.
     says_ours: bool,

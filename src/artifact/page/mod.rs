@@ -107,7 +107,8 @@ pub fn render_audit(page: &Page) -> Result<String> {
 /// Returns the artifacts in the order of the page.
 ///
 /// The profile with the main table comes first. Within a profile, the opening figure and the main table come before the
-/// other artifacts, which are in the order of the paper. Lists have no profile and are shown with the first one.
+/// other artifacts, which are in the order of the paper. Lists of methods or checkpoints have no profile and are shown
+/// with the first one.
 fn sort_artifacts(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {

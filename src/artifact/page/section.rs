@@ -90,8 +90,8 @@ pub(super) fn first_profile(page: &Page) -> &str {
     main.or(named).map_or("", |artifact| &artifact.profile)
 }
 
-/// Returns the profile under which an artifact is shown. An artifact that only lists built-in entries has no profile
-/// and is shown under the page's first one.
+/// Returns the profile under which an artifact is shown. A list of methods or checkpoints has no profile and is shown
+/// under the page's first one.
 pub(super) fn shown_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
