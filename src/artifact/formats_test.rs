@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::layout::{layout, with_notes};
+use super::layout::{lay_out_table, with_notes};
 use super::paper_columns::keep_paper_columns;
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
@@ -79,7 +79,7 @@ fn rows() -> serde_json::Value {
 
 fn lay_out(description: &Description, numbers: Vec<Measurement>, paper: &[Record]) -> crate::error::Result<Table> {
     let numbers: Vec<Arc<Measurement>> = numbers.into_iter().map(Arc::new).collect();
-    layout(description, entry(description), &numbers, paper)
+    lay_out_table(description, entry(description), &numbers, paper)
 }
 
 fn sample_table() -> Table {

@@ -20,7 +20,7 @@ use crate::{criterion, recovery};
 ///
 /// # Errors
 /// Fails if two numbers belong to the same table cell, or if a metric does not exist.
-pub(super) fn layout(
+pub(super) fn lay_out_table(
     description: &Description,
     table: &TableEntry,
     numbers: &[Arc<Measurement>],

@@ -81,7 +81,7 @@ impl PagePart {
     }
 }
 
-pub(super) fn table_page_part(
+pub(super) fn build_table_page_part(
     artifact: &Artifact,
     profile: &str,
     outcome: &GridOutcome,
@@ -155,7 +155,7 @@ fn line_value(lines: &BTreeMap<String, String>, name: &str) -> String {
     lines.get(name).cloned().unwrap_or_default()
 }
 
-pub(super) fn list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
+pub(super) fn build_list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
         // A column gets a filter if it has at most half as many distinct texts as rows.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
@@ -166,7 +166,7 @@ pub(super) fn list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
     PagePart { artifact: PageArtifact { tables: vec![view], ..base_page_artifact(artifact) }, cells: BTreeMap::new() }
 }
 
-pub(super) fn search_page_part(
+pub(super) fn build_search_page_part(
     artifact: &Artifact,
     profile: &str,
     table: &[Vec<String>],

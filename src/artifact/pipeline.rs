@@ -9,7 +9,7 @@ use super::comparison::{Gate, GateFailure, format_comparison, gate_error, insert
 use super::drawer::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, accompanying_files, incomplete_note, run_notes};
-use super::layout::{layout, with_notes};
+use super::layout::{lay_out_table, with_notes};
 use super::lists::{self, NameList};
 use super::loss_curves::draw_losses;
 use super::page_part::{self, PagePart};
@@ -145,7 +145,7 @@ pub fn make(
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
         let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
-        let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
+        let laid = with_notes(lay_out_table(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(write_tables(artifact, profile, &laid, &staging)?);
         comparison = format_comparison(&laid);
         table = Some(laid);
@@ -158,7 +158,7 @@ pub fn make(
     let (files, record) = run.finish(matches!(gated, GateMode::Yes(_)), &results, files, &staging)?;
     // The results page shows only runs that use an unmodified description.
     if target.as_described() {
-        let mut part = page_part::table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
+        let mut part = page_part::build_table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
         part.artifact.provenance = provenance_lines(&record, grid.cells.len());
         if target.is_recording() { part.without_numbers() } else { part }.write(staging.path())?;
     }
@@ -385,7 +385,7 @@ pub fn list(
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
-    page_part::list_page_part(artifact, &list).write(draft.path())?;
+    page_part::build_list_page_part(artifact, &list).write(draft.path())?;
     draft.publish()?;
     Ok(screen(&full_list, width))
 }

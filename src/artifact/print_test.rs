@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use super::catalog::{self, Artifact};
-use super::layout::{layout, with_notes};
+use super::layout::{lay_out_table, with_notes};
 use super::lists;
 use super::pipeline::latex_variants;
 use super::print_facts::{extract_facts, normalize_terms, read_fixture};
@@ -66,7 +66,7 @@ fn build_variants(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     });
     let numbers: Vec<_> = paper.iter().cloned().chain(further).map(as_measurement).collect();
     let entry = artifact.description.table.as_ref().unwrap();
-    let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
+    let laid = lay_out_table(&artifact.description, entry, &numbers, &paper).unwrap();
     latex_variants(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
 }
 
@@ -292,7 +292,7 @@ fn read_expected(name: &str) -> String {
 fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalog::all(&experiments()).unwrap();
     let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
-    layout(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
+    lay_out_table(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::Artifact;
 use super::catalog::printed;
 use super::files::FinishedRun;
 use super::layout::variant_label;
-use super::page_part::{PagePart, search_page_part};
+use super::page_part::{PagePart, build_search_page_part};
 use super::paper::backbone_label;
 use super::pipeline::provenance_lines;
 use super::results_folder::{PublishedFiles, ResultsFolder};
@@ -200,7 +200,7 @@ impl<'a> SearchResults<'a> {
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             let provenance = provenance_lines(&record, self.grid.cells.len());
-            search_page_part(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
+            build_search_page_part(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
         }
         target.publish(staging, &files)
     }

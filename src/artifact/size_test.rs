@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::page::{self, Page};
-use super::page_part::{PagePart, table_page_part};
+use super::page_part::{PagePart, build_table_page_part};
 use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Description, Grid, GridFile};
@@ -156,7 +156,7 @@ fn record_and_page_of_a_large_run_are_small() {
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
     let artifact = Artifact { name: "large".into(), file: GridFile::read(&grid.file).unwrap(), description };
-    let PagePart { artifact, cells } = table_page_part(&artifact, "", &outcome, None, Vec::new());
+    let PagePart { artifact, cells } = build_table_page_part(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(file_size(&target, "run.json") < 25_000 * CELLS, "{}", file_size(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::layout::layout;
+use super::layout::lay_out_table;
 use super::tradeoff::build_pareto;
 use crate::artifact::figure::Scale;
 use crate::criterion::DepthUnit;
@@ -83,7 +83,7 @@ fn numbers() -> Vec<Arc<Measurement>> {
 #[test]
 fn rows_name_removed_units_and_are_ranked_per_depth() {
     let description = description();
-    let table = layout(&description, description.table.as_ref().unwrap(), &numbers(), &[]).unwrap();
+    let table = lay_out_table(&description, description.table.as_ref().unwrap(), &numbers(), &[]).unwrap();
     let text = markdown(&table);
     let rows = "\
 | Model | Removed | Method | Params removed | C4 | C4 (KL) |

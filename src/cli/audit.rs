@@ -58,10 +58,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             audit::run_with(&read_tables(arguments, &columns)?, &columns)
         }
     };
-    let csv = audit::csv(&findings)?;
-    let json = audit::json(&findings)?;
+    let csv = audit::format_csv(&findings)?;
+    let json = audit::format_json(&findings)?;
     answer::print_answer(AuditAnswer { findings }, Answer::Audit, |answer| match arguments.format {
-        AuditFormat::Text => print!("{}", audit::text(&answer.findings)),
+        AuditFormat::Text => print!("{}", audit::format_text(&answer.findings)),
         AuditFormat::Csv => print!("{csv}"),
         AuditFormat::Json => println!("{json}"),
     })

@@ -208,7 +208,7 @@ impl PageParts {
             .to_owned(),
             answer: Vec::new(),
             artifacts,
-            claims: judged.iter().flatten().map(claims::row).collect(),
+            claims: judged.iter().flatten().map(claims::claim_row).collect(),
             findings: collect_findings()?,
             left_out: self.skipped_folders,
             cells: notes.into_iter().flatten().collect(),

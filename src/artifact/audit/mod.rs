@@ -152,7 +152,7 @@ fn finding_cells(finding: &Finding) -> [&str; 9] {
 }
 
 /// Formats findings for a terminal: counts, one table per severity and check, and the checks without findings.
-pub fn text(findings: &[Finding]) -> String {
+pub fn format_text(findings: &[Finding]) -> String {
     let counts =
         Severity::ALL.map(|severity| pluralize(filter_by_severity(findings, severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", pluralize(findings.len(), "finding"), counts.join(", "));
@@ -217,7 +217,7 @@ fn align_cells(widths: &[usize], cells: &[&str]) -> String {
 ///
 /// # Errors
 /// Fails if a finding cannot be serialized, which indicates a bug.
-pub fn csv(findings: &[Finding]) -> Result<String> {
+pub fn format_csv(findings: &[Finding]) -> Result<String> {
     csv_text([COLUMNS].into_iter().chain(findings.iter().map(finding_cells)))
 }
 
@@ -225,7 +225,7 @@ pub fn csv(findings: &[Finding]) -> Result<String> {
 ///
 /// # Errors
 /// Fails if a finding cannot be serialized, which indicates a bug.
-pub fn json(findings: &[Finding]) -> Result<String> {
+pub fn format_json(findings: &[Finding]) -> Result<String> {
     serde_json::to_string_pretty(findings)
         .map(|text| text + "\n")
         .map_err(|error| Error::job("cannot write the findings as JSON").found(error.to_string()))
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn text_is_grouped_with_aligned_columns() {
-        let text = text(&findings());
+        let text = format_text(&findings());
         assert!(text.starts_with("2 findings: 1 contradiction, 0 suspicions, 1 remark\n"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
         let agreement = line_starting_with(&lines, "agreement: ");
@@ -303,16 +303,16 @@ mod tests {
     fn shared_note_is_printed_once_below_its_findings() {
         let mut findings = findings();
         findings[0].note = "why".to_owned();
-        assert_eq!(text(&findings).matches("└ why").count(), 1);
+        assert_eq!(format_text(&findings).matches("└ why").count(), 1);
         (findings[1].severity, findings[1].note) = (Severity::Contradiction, "why".to_owned());
-        let text = text(&findings);
+        let text = format_text(&findings);
         assert_eq!(text.matches("└ why").count(), 1);
         assert!(offset_of(&text, "└ why") > offset_of(&text, "table7"), "{text}");
     }
 
     #[test]
     fn csv_cell_with_commas_and_quotes_is_quoted() {
-        let csv = csv(&findings()).unwrap();
+        let csv = format_csv(&findings()).unwrap();
         assert!(csv.starts_with("severity,check,artifact,row,column,expected,found,note,places\n"), "{csv}");
         assert!(
             csv.contains(
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn json_names_every_column() {
-        let json: serde_json::Value = serde_json::from_str(&json(&findings()).unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&format_json(&findings()).unwrap()).unwrap();
         let object = json[0].as_object().unwrap();
         assert_eq!(object.len(), COLUMNS.len());
         assert!(COLUMNS.iter().all(|column| object[*column].is_string()));

@@ -26,8 +26,8 @@ pub use artifact_numbers::{ArtifactNumbers, Artifacts};
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use verdict_comparison::{
-    CLAIMS, JudgedClaim, claims_about, find_headline, format_claims, headline, judge_all, judge_folders, line, render,
-    row,
+    CLAIMS, JudgedClaim, claim_row, claims_about, find_headline, format_claims, format_headline, format_row, judge_all,
+    judge_folders, render,
 };
 
 use std::fmt;

@@ -129,15 +129,15 @@ pub fn format_claims(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
-    let lines: String = judged.iter().map(|entry| format!("{}\n", line(entry))).collect();
+    let lines: String = judged.iter().map(|entry| format!("{}\n", format_row(entry))).collect();
     let other = judged.iter().find(|entry| entry.claim.needs_paper_models || entry.profile == TINY);
     let note = other.map_or_else(String::new, |entry| other_models_note(&entry.profile));
     format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 
 /// Formats a claim as a Markdown table row.
-pub fn line(judged: &JudgedClaim<'_>) -> String {
-    let ClaimRow { claim, section, paper, paper_verdict, ours, verdict, .. } = row(judged);
+pub fn format_row(judged: &JudgedClaim<'_>) -> String {
+    let ClaimRow { claim, section, paper, paper_verdict, ours, verdict, .. } = claim_row(judged);
     let paper = format!("{paper}: {}", paper_verdict.label());
     format!(
         "| {} |",
@@ -186,11 +186,11 @@ fn has_results_of_profile(folder: &Path, profile: &str) -> bool {
 /// Fails if the numbers cannot be read.
 pub fn find_headline(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
     let stored = read_profile(folders, profile)?;
-    Ok(stored.get("table2").and_then(|table| headline(table, stored.get(SEEDS))).map(|(text, _)| text))
+    Ok(stored.get("table2").and_then(|table| format_headline(table, stored.get(SEEDS))).map(|(text, _)| text))
 }
 
 /// Formats the headline from table 2 and, if available, from its repetitions with other seeds. Also returns the counts.
-pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
+pub fn format_headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
     let ours = recovery::paper_appearance()?;
     let question = BestQuestion {
         metric: ACCURACY.id,
@@ -203,7 +203,7 @@ pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<
     Some((text, counts))
 }
 
-pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
+pub fn claim_row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {
         sentence: claim.says.to_owned(),
