@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let findings = match arguments.tables.is_empty() {
         true => audit::run(&paper::all()?),
         false => {
-            let columns = read_columns(arguments)?;
+            let columns = resolve_columns(arguments)?;
             audit::run_with(&read_tables(arguments, &columns)?, &columns)
         }
     };
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns which columns are tasks, texts and averages. Options that are not given default to the paper's columns.
-fn read_columns(arguments: &Arguments) -> Result<AuditColumns> {
+fn resolve_columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {
         columns.tasks = arguments.tasks.iter().map(|text| AuditTask::parse(text)).collect::<Result<_>>()?;

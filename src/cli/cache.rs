@@ -107,8 +107,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),
         Command::Verify { store, repair: true } => {
-            let mended = store.repair_marker()?;
-            verify(&store.open(None)?, true, mended)
+            let rewritten_marker = store.repair_marker()?;
+            verify(&store.open(None)?, true, rewritten_marker)
         }
         Command::Gc(gc) => collect_garbage(gc),
         Command::Path { store, key } => {
@@ -180,8 +180,8 @@ fn state_label(state: ArtifactState) -> &'static str {
     }
 }
 
-fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
-    let verified = CacheVerifyAnswer::new(store, repair, mended)?;
+fn verify(store: &Store, repair: bool, rewritten_marker: Option<PathBuf>) -> Result<ExitCode> {
+    let verified = CacheVerifyAnswer::new(store, repair, rewritten_marker)?;
     let code = if verified.is_intact() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::print_answer(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
@@ -217,7 +217,7 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
     let in_use = store.reserved();
     let entries = store.entries();
     let kept_objects = KeptObjects::new(gc, &store, &entries)?;
-    for absent in &kept_objects.absent {
+    for absent in &kept_objects.absent_profiles {
         note!("{absent}: none of its backbones is on this machine; keeping all objects that it might use");
     }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
@@ -248,7 +248,7 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let clearing_up = exec::lease(&store, Store::GC_LEASE, "cleaning up the store", &*reporter, &stop)?;
-    for some in going.chunks(64) {
+    for batch in going.chunks(64) {
         // Runs may have started or reserved more objects since the objects to delete were listed.
         let in_use = store.reserved();
         if !clearing_up.is_held() {
@@ -256,7 +256,7 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
                 .at(store.root().display().to_string())
                 .hint("run the same command again to delete the remaining objects"));
         }
-        store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
+        store.remove_all(batch.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
     // Jobs submitted in the meantime may need some of the program copies.
     let still = deletable_programs(gc, &store);
@@ -284,7 +284,7 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
         return false;
     }
     let damaged = matches!(entry.condition, ObjectCondition::Damaged(_));
-    let is_known = kept.absent.is_empty() || kept.used.has_all_inputs(entry);
+    let is_known = kept.absent_profiles.is_empty() || kept.used.has_all_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let has_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
     // With `--kind` or `--older` but without `--keep`, these filters alone select the objects.
@@ -292,8 +292,8 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && has_kind && old
 }
 
-/// Returns the frozen copies of the program that can be deleted. With `--kind`, returns none, because program copies
-/// have no kind.
+/// Returns the copies of the program, made for scheduler jobs, that can be deleted. With `--kind`, returns none, because
+/// they have no kind.
 fn deletable_programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unused_programs(store)
@@ -336,7 +336,7 @@ struct KeptObjects {
     /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
     /// Descriptions of the profiles that have no backbone on this machine, so that the objects they use are unknown.
-    absent: Vec<String>,
+    absent_profiles: Vec<String>,
 }
 
 impl KeptObjects {
@@ -344,8 +344,8 @@ impl KeptObjects {
     ///
     /// # Errors
     /// Fails if inputs of a profile are missing, because its objects would be treated as unused. Without `--profile`, a
-    /// profile that has no backbone on this machine is added to `absent` instead, and objects whose inputs are unknown
-    /// are kept.
+    /// profile that has no backbone on this machine is added to `absent_profiles` instead, and objects whose inputs are
+    /// unknown are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
@@ -384,7 +384,7 @@ impl KeptObjects {
         };
         match profile {
             Some(name) if has_no_backbone(file, name, &gc.overrides)? => {
-                self.absent.push(format!("profile `{name}` of {}", file.path().display()));
+                self.absent_profiles.push(format!("profile `{name}` of {}", file.path().display()));
                 Ok(())
             }
             Some(name) => Err(missing_profile_error(gc, file, name, &error)),
@@ -410,8 +410,8 @@ impl KeptObjects {
 
 /// Returns whether none of a profile's backbones are on this machine.
 fn has_no_backbone(file: &GridFile, profile: &str, overrides: &[String]) -> Result<bool> {
-    let shown = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
-    let list = file.needs(Some(profile), overrides, &shown)?;
+    let no_evaluations = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
+    let list = file.needs(Some(profile), overrides, &no_evaluations)?;
     let resolver = list.resolver();
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&resolver).is_err()))
 }

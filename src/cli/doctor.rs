@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
-            requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+            requested_work::read_target_inputs(target, arguments.profile.as_deref(), &arguments.overrides, || {
                 directories::find_or_unpack_experiments(arguments.experiments.as_ref())
             })?
         }
@@ -178,12 +178,10 @@ fn check_hub(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     }
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
-    let (left, shown) = (
-        plan.remaining_bytes(),
-        free.map_or("unknown free space".to_owned(), |free| format!("{} free", format_bytes(free))),
-    );
+    let left = plan.remaining_bytes();
+    let free_text = free.map_or("unknown free space".to_owned(), |free| format!("{} free", format_bytes(free)));
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
-    let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), format_bytes(left));
+    let found = format!("{}: {free_text}, {} of pinned files to fetch{offline}", root.display(), format_bytes(left));
     let is_full = free.is_some_and(|free| free < left);
     let todo = if is_full { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
     vec![CheckItem::new(if is_full { CheckStatus::Missing } else { CheckStatus::Good }, "hub cache", found, todo)]
@@ -235,8 +233,8 @@ fn check_kernels(status: AmxStatus) -> CheckItem {
 }
 
 /// Reports the selected device and any GPUs that cannot be used.
-fn check_device(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
-    match (best, gpus) {
+fn check_device(selected: DeviceName, selected_gpu: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
+    match (selected, gpus) {
         (DeviceName::Cpu, None) => CheckItem::ok("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
@@ -246,7 +244,7 @@ fn check_device(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu:
             CheckItem::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
         (device, gpus) => {
-            let model = found.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
+            let model = selected_gpu.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
             CheckItem::ok("device", format!("{model} ({device}); {cpu}"))
         }
     }

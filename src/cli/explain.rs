@@ -32,12 +32,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.grids_to_run(&arguments.grid_args.read()?)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
-    // Search the artifact's main grid first. It comes last, after the grid that scores the dense backbones for the
-    // gate.
+    // Search the main grid of an artifact first. It is the last grid; another grid that only scores the dense backbones
+    // may precede it.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
-        let cell = find_by_key(&plan, &arguments.cell).map_or_else(|| find_cell(grid, &arguments.cell), Ok);
+        let cell = find_cell_by_key(&plan, &arguments.cell).map_or_else(|| find_cell(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {
             found = Some((plan, cell));
@@ -82,10 +82,11 @@ fn format_remaining(size: &RemainingSize) -> String {
     )
 }
 
-fn find_by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
-    let is_hash = text.len() >= 6 && text.chars().all(|c| c.is_ascii_hexdigit());
-    let found =
-        is_hash.then(|| plan.variants().find(|(_, variant)| variant.keys().any(|key| key.hash().starts_with(text))))?;
+/// Returns the first cell with an object whose hash starts with `prefix`, which must have at least 6 digits.
+fn find_cell_by_key(plan: &Plan<'_>, prefix: &str) -> Option<usize> {
+    let is_hash = prefix.len() >= 6 && prefix.chars().all(|c| c.is_ascii_hexdigit());
+    let found = is_hash
+        .then(|| plan.variants().find(|(_, variant)| variant.keys().any(|key| key.hash().starts_with(prefix))))?;
     found.map(|(_, variant)| variant.cell)
 }
 
@@ -97,8 +98,8 @@ fn format_object(artifact: &ExplainedObject) -> String {
             let dirty = if made.dirty { " with uncommitted changes" } else { "" };
             lines.push(format!(
                 "  by ghostlab {}, commit {}{dirty}",
-                known_or_unknown(&made.ghostlab),
-                known_or_unknown(&made.commit)
+                text_or_unknown(&made.ghostlab),
+                text_or_unknown(&made.commit)
             ));
             lines.extend((!made.command.is_empty()).then(|| format!("  command: {}", made.command.join(" "))));
         }
@@ -111,7 +112,7 @@ fn format_object(artifact: &ExplainedObject) -> String {
     lines.join("\n") + "\n"
 }
 
-fn known_or_unknown(field: &Option<String>) -> String {
+fn text_or_unknown(field: &Option<String>) -> String {
     field.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -136,19 +137,19 @@ fn push_fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 ///
 /// # Errors
 /// Fails if no cell or more than one cell matches.
-pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
+pub(super) fn find_cell(grid: &Grid, query: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::new).collect();
-    match find_cells(&cells, text).as_slice() {
+    match find_cells(&cells, query).as_slice() {
         [only] => Ok(*only),
         [] => {
-            let error = Error::bad_input("the grid has no cell with this name").found(format!("`{text}`"));
+            let error = Error::bad_input("the grid has no cell with this name").found(format!("`{query}`"));
             let parts: BTreeSet<&str> =
                 cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.old_name.split('/'))).collect();
-            let words = if text.contains('/') { text.split('/') } else { text.split('.') };
+            let words = if query.contains('/') { query.split('/') } else { query.split('.') };
             let unknown = words.filter(|word| !parts.contains(word));
             let near = unknown.filter_map(|word| Some((word, nearest(word, parts.iter().copied())?))).next();
             let near = near
-                .map(|(word, near)| format!("did you mean `{}`?\n", text.replacen(word, near, 1)))
+                .map(|(word, near)| format!("did you mean `{}`?\n", query.replacen(word, near, 1)))
                 .unwrap_or_default();
             let example = cells.last().map_or("", |cell| cell.name.as_str());
             Err(error.hint(format!(
@@ -164,7 +165,7 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
             };
             Err(Error::bad_input(format!("ambiguous cell name: {} cells match", several.len()))
                 .expected("a cell name, or parts of one, that match exactly one cell")
-                .found(format!("`{text}`"))
+                .found(format!("`{query}`"))
                 .hint(format!("choose one of the matching cells:\n{}{more}", shown.join("\n"))))
         }
     }
@@ -194,25 +195,25 @@ impl CellNames {
 /// Grid axes in the order in which names in the old format list them.
 const OLD_NAME_AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the indices of the cells that match a string, by the strictest rule that matches any cell.
+/// Returns the indices of the cells that match `query`, by the strictest rule that matches any cell.
 ///
 /// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. All but the suffix rule are
 /// then tried on names in the old format, where the name of an axis selects a part (`depth/3`). Substring matches are
 /// tried last.
-fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
-    let end = format!(".{text}");
-    let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
-    let old_words = parse_old_name(text);
+fn find_cells(cells: &[CellNames], query: &str) -> Vec<usize> {
+    let end = format!(".{query}");
+    let words: Vec<(Option<usize>, &str)> = query.split('.').map(|word| (None, word)).collect();
+    let old_words = parse_old_name(query);
     let rules: [&dyn Fn(&CellNames) -> bool; 9] = [
-        &|names| names.name == text,
+        &|names| names.name == query,
         &|names| names.name.ends_with(&end),
         &|names| contains_in_order(names.name.split('.'), &words, |part, word| part == word),
         &|names| contains_in_order(names.name.split('.'), &words, matches_prefix),
-        &|names| names.old_name == text,
+        &|names| names.old_name == query,
         &|names| contains_in_order(names.old_name.split('/'), &old_words, |part, word| part == word),
         &|names| contains_in_order(names.old_name.split('/'), &old_words, matches_prefix),
-        &|names| names.name.contains(text),
-        &|names| names.old_name.contains(text),
+        &|names| names.name.contains(query),
+        &|names| names.old_name.contains(query),
     ];
     rules
         .iter()
@@ -255,11 +256,10 @@ fn contains_in_order<'a>(
 /// Returns whether a part starts with a word. A number must match completely, so 1 does not match 13.
 fn matches_prefix(part: &str, word: &str) -> bool {
     let rest = part.strip_prefix(word);
-    !word.is_empty()
-        && rest.is_some_and(|rest| !(starts_with_digit(word.chars().last()) && starts_with_digit(rest.chars().next())))
+    !word.is_empty() && rest.is_some_and(|rest| !(is_digit(word.chars().last()) && is_digit(rest.chars().next())))
 }
 
-fn starts_with_digit(c: Option<char>) -> bool {
+fn is_digit(c: Option<char>) -> bool {
     c.is_some_and(|c| c.is_ascii_digit())
 }
 
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn unambiguous_partial_cell_name_resolves() {
+    fn partial_cell_name_matches_parts_in_order() {
         assert_eq!(resolve_names("dense"), ["dense"]);
         assert_eq!(resolve_names("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(resolve_names("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");

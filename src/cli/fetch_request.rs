@@ -92,11 +92,11 @@ pub(super) fn build_requests(target: &str, arguments: &Arguments) -> Result<Vec<
     Ok(build_input_requests(&find_inputs(target, arguments)?, file.is_file(), arguments))
 }
 
-fn build_input_requests(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
-    let in_use = (arguments.lock && !is_file).then(|| lock_path(arguments));
+fn build_input_requests(lists: &[InputList], is_grid_file: bool, arguments: &Arguments) -> Vec<Request> {
+    let shared_lock = (arguments.lock && !is_grid_file).then(|| lock_path(arguments));
     let mut requests = Vec::new();
     for list in lists {
-        let lock_path = in_use.as_ref().unwrap_or(&list.lock_file);
+        let lock_path = shared_lock.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
             // With `--lock`, also pin files that exist locally so that `hub.lock` identifies the model. They are not
             // fetched.
@@ -110,12 +110,13 @@ fn build_input_requests(lists: &[InputList], is_file: bool, arguments: &Argument
 
 /// Returns the inputs of a grid file or of the artifacts with the given name.
 fn find_inputs(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+    requested_work::read_target_inputs(target, arguments.profile.as_deref(), &arguments.overrides, || {
         directories::find_experiments(arguments.experiments.as_ref())
     })
 }
 
-/// Finds the backbone with the given name in the experiments. Returns `None` if a file or an artifact has this name.
+/// Finds the backbone named `target` in the experiments folder. Returns `None` if there is none, or if a file or an
+/// artifact has this name.
 fn find_backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
     if Path::new(target).is_file() {
         return Ok(None);

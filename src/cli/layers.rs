@@ -86,8 +86,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
-/// one.
+/// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
+/// current directory.
 const FILE: &str = "layers";
 /// Name of the scored unit for criteria that rank whole layers.
 const LAYER: &str = "layer";
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = Path::new(&arguments.model);
     let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
-    let rankings = arguments.requested_rankings()?;
+    let rankings = arguments.select_rankings()?;
     let file = GridFile::from_text(&arguments.format_grid(&rankings)?, Path::new(FILE))?;
     if arguments.fetch {
         let needs = file.needs(None, &[], &AxisChoice::ALL)?;
@@ -135,7 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 impl Arguments {
     /// Returns the criteria selected by `--criteria` and `--no-trials`.
-    fn requested_rankings(&self) -> Result<Vec<RankingCriterion>> {
+    fn select_rankings(&self) -> Result<Vec<RankingCriterion>> {
         let all = criterion::ranking_criteria();
         let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
         if let Some(unknown) = self.criteria.iter().find(|name| !known.contains(&name.as_str())) {
@@ -174,13 +174,13 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Extracts the layer scores of each criterion from the grid's outcome. `trial_scores` returns the scores of a
-    /// cell's trials, or `None` if its criterion has none.
+    /// Extracts the layer scores of each criterion from the grid's outcome. `read_trial_scores` returns the scores of
+    /// a cell's trials, or `None` if its criterion has none.
     fn build_answer(
         &self,
         rankings: &[RankingCriterion],
         outcome: &GridOutcome,
-        trial_scores: &dyn Fn(&Cell) -> Result<Option<CandidateScores>>,
+        read_trial_scores: &dyn Fn(&Cell) -> Result<Option<CandidateScores>>,
     ) -> Result<LayersAnswer> {
         let mut criteria = Vec::new();
         for ranking in rankings {
@@ -192,7 +192,7 @@ impl Arguments {
             if let Some(failure) = &cell.failure {
                 return Err(Error::job("cannot score layers by the criterion").at(ranking.name).found(failure));
             }
-            let scores = trial_scores(&cell.cell)?;
+            let scores = read_trial_scores(&cell.cell)?;
             criteria.extend(split_columns(ranking, scores.as_ref().unwrap_or(&cell.scores)));
         }
         let layers = outcome.cells.first().map_or(0, |cell| cell.layers);
@@ -254,8 +254,8 @@ fn split_columns(ranking: &RankingCriterion, scores: &[(usize, f64)]) -> Vec<Cri
         .collect()
 }
 
-/// Merges columns with equal scores, such as those of criteria with the same trials. Returns each column with the
-/// labels of its criteria.
+/// Merges columns of the same unit with equal scores, such as those of criteria with the same trials. Returns each
+/// column with the labels of its criteria.
 fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> {
     let mut merged: Vec<(String, &CriterionScores)> = Vec::new();
     for column in criteria {

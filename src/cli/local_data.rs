@@ -8,7 +8,7 @@ use crate::files::atomic::write_atomically;
 use crate::grid::{EntryKind, InputList, InputRef};
 use crate::tasks::Task;
 
-const EXTENSIONS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
+const TASK_EXTENSIONS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
 /// Outcome of copying local files.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl LocalCopies {
     }
 }
 
-/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache.
+/// Copies texts and tasks from `folder` if they are neither at their paths nor in the hub cache. Skips backbones.
 ///
 /// # Errors
 /// Fails if `folder` does not exist or a copy fails.
@@ -86,7 +86,7 @@ fn list_possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> 
     if need.kind == EntryKind::Task {
         // The path of a task is the directory that contains its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);
-        return EXTENSIONS
+        return TASK_EXTENSIONS
             .map(|ending| (format!("tasks/{}{ending}", need.name), path.join(format!("{split}{ending}"))))
             .into();
     }

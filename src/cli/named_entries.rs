@@ -14,8 +14,8 @@ use crate::model::Config;
 use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
-/// one.
+/// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
+/// current directory.
 const FILE: &str = "command line";
 
 /// Replaces a hint to run `ghostlab fetch` with a hint to pass `--fetch`, which `score`, `layers` and `search` support.
@@ -37,17 +37,17 @@ pub(super) fn add_entries(grid: &mut Value, backbones: Value, tasks: Map<String,
 }
 
 /// Parses the window length in tokens, given as `TEXT@TOKENS`.
-fn parse_window_length(flag: &str, given: &str, length: &str) -> Result<usize> {
-    let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
-    known.ok_or_else(|| {
+fn parse_window_length(flag: &str, argument: &str, length: &str) -> Result<usize> {
+    let parsed = length.parse().ok().filter(|length| (2..=MAX).contains(length));
+    parsed.ok_or_else(|| {
         Error::bad_input("invalid window length")
-            .at(format!("{flag} {given}"))
+            .at(format!("{flag} {argument}"))
             .expected(format!("TEXT@TOKENS, with 2 to {MAX} tokens"))
             .found(format!("`{length}`"))
     })
 }
 
-/// Texts and tasks that a profile file defines, keyed by name. Their paths are absolute.
+/// Grid entries for texts and tasks that a profile (`profiles/NAME.yaml`) defines, by name. Their paths are absolute.
 #[derive(Default)]
 pub(super) struct SharedEntries {
     corpora: Map<String, Value>,
@@ -74,11 +74,12 @@ impl SharedEntries {
                 .hint("omit --profile and pass text and task files instead"));
         };
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
-        let all: Value = serde_saphyr::from_str(&text).map_err(|error| {
+        let profile: Value = serde_saphyr::from_str(&text).map_err(|error| {
             Error::bad_input("cannot read the profile").at(path.display().to_string()).found(error.to_string())
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Ok(Self { corpora: resolve_entries(&all, folder, "corpora")?, tasks: resolve_entries(&all, folder, "tasks")? })
+        let corpora = resolve_entries(&profile, folder, "corpora")?;
+        Ok(Self { corpora, tasks: resolve_entries(&profile, folder, "tasks")? })
     }
 
     /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
@@ -116,21 +117,21 @@ impl SharedEntries {
     }
 
     /// Returns the grid entries for the texts given with an option, and the list of texts with their window lengths.
-    /// The default window length is `length` tokens.
+    /// Texts without a window length use `default_length` tokens.
     pub(super) fn build_text_entries(
         &self,
         flag: &str,
         requested: &[String],
-        length: usize,
+        default_length: usize,
         rule: &str,
-        windows: Option<u32>,
+        max_windows: Option<u32>,
     ) -> Result<(Map<String, Value>, Vec<Value>)> {
         let mut corpora = Map::new();
         let mut read = Vec::new();
         for given in requested {
             let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
                 Some((text, length)) => (text, parse_window_length(flag, given, length)?),
-                None => (given.as_str(), length),
+                None => (given.as_str(), default_length),
             };
             let mut entry = Map::new();
             let file = is_file(text)?;
@@ -146,7 +147,7 @@ impl SharedEntries {
                     _ => return Err(unknown_text_error(&corpus, flag, self)),
                 },
             }
-            entry.extend(windows.map(|limit| ("limit".into(), json!(limit))));
+            entry.extend(max_windows.map(|limit| ("limit".into(), json!(limit))));
             if !entry.is_empty() {
                 corpora.insert(corpus.clone(), Value::Object(entry));
             }
@@ -156,8 +157,9 @@ impl SharedEntries {
     }
 }
 
-fn resolve_entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> {
-    let mut entries = all[key].as_object().cloned().unwrap_or_default();
+/// Returns the entries in a section of a profile, with absolute paths. `folder` contains the profile.
+fn resolve_entries(profile: &Value, folder: &Path, section: &str) -> Result<Map<String, Value>> {
+    let mut entries = profile[section].as_object().cloned().unwrap_or_default();
     for entry in entries.values_mut() {
         if let Some(path) = entry["path"].as_str() {
             entry["path"] = json!(absolute_path(&folder.join(path).display().to_string())?);
@@ -179,13 +181,13 @@ fn find_model_profile(model: &str) -> Option<String> {
                 || file
                     .path
                     .as_deref()
-                    .and_then(canonical)
-                    .is_some_and(|path| canonical(Path::new(model)) == Some(path))
+                    .and_then(canonicalize)
+                    .is_some_and(|path| canonicalize(Path::new(model)) == Some(path))
         })?
         .profile
 }
 
-fn canonical(path: &Path) -> Option<PathBuf> {
+fn canonicalize(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
@@ -193,46 +195,47 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::available_names(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of all entries that a grid in the current directory can refer to, and those in `more`.
-fn entry_names(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
-    grid::available_names(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
+/// Returns the names of all entries that a grid in the current directory can refer to, and those in `profile_entries`.
+fn list_entry_names(kind: EntryKind, profile_entries: &Map<String, Value>) -> Vec<String> {
+    grid::available_names(Path::new(FILE), kind).into_iter().chain(profile_entries.keys().cloned()).collect()
 }
 
 fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
-    let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
-    let with_data = entry_names(EntryKind::Task, &shared.tasks);
-    let without = kinds.contains(&name.to_owned());
-    let what = if without { "no data for the task `NAME`" } else { "unknown task `NAME`" };
-    let one_of = match with_data.is_empty() || without {
-        true => String::new(),
-        false => format!("one of {}, ", sorted(with_data).join(", ")),
-    };
+    let builtin_names: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
     let forms = "FILE named after its task, or NAME=FILE";
-    let error = Error::bad_input(what.replace("NAME", name)).at(format!("--tasks {name}")).found(format!("`{name}`"));
-    let error = error.expected(format!("{one_of}{forms}"));
-    if without {
-        return error.hint(format!("pass the data, for example --tasks {name}=questions.jsonl"));
+    if builtin_names.contains(&name) {
+        return Error::bad_input(format!("no data for the task `{name}`"))
+            .at(format!("--tasks {name}"))
+            .expected(forms)
+            .found("a name without a file")
+            .hint(format!("pass the data, for example --tasks {name}=questions.jsonl"));
     }
-    let otherwise = format!(
+    let with_data = sorted_unique(list_entry_names(EntryKind::Task, &shared.tasks));
+    let one_of = if with_data.is_empty() { String::new() } else { format!("one of {}, ", with_data.join(", ")) };
+    let hint = format!(
         "use one of the built-in tasks ({}) as NAME, or define a task of lm-evaluation-harness with --tasks FILE.yaml or \
          --definitions path/to/lm_eval/tasks",
-        kinds.join(", ")
+        builtin_names.join(", ")
     );
-    error.hint(otherwise).suggest(name, kinds.iter().map(String::as_str))
+    Error::bad_input(format!("unknown task `{name}`"))
+        .at(format!("--tasks {name}"))
+        .expected(format!("{one_of}{forms}"))
+        .hint(hint)
+        .suggest(name, builtin_names)
 }
 
 fn unknown_text_error(name: &str, flag: &str, shared: &SharedEntries) -> Error {
-    let names = sorted(entry_names(EntryKind::Corpus, &shared.corpora));
+    let names = sorted_unique(list_entry_names(EntryKind::Corpus, &shared.corpora));
     let one_of = if names.is_empty() { String::new() } else { format!("one of {}, or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
-    let error = error.found(format!("`{name}`")).expected(format!("{one_of}{forms}"));
     error
+        .expected(format!("{one_of}{forms}"))
         .hint(format!("pass a file, for example {flag} notes.txt@1024"))
         .suggest(name, names.iter().map(String::as_str))
 }
 
-fn sorted(mut names: Vec<String>) -> Vec<String> {
+fn sorted_unique(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names.dedup();
     names

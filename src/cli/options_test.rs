@@ -82,7 +82,7 @@ fn is_unchecked(option: &Arg) -> bool {
 }
 
 #[test]
-fn numeric_options_reject_invalid_values() {
+fn typed_options_reject_invalid_values() {
     let mut tried = BTreeSet::new();
     for (words, option) in all_options() {
         let long = format!("--{}", option.get_long().unwrap());

@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, estimate_flop_per_second());
     let starter = starter.map_err(|error| match &split {
         Some((text, _))
-            if error.parts().location.as_deref().is_some_and(|position| refers_to_part(position, &texts)) =>
+            if error.parts().location.as_deref().is_some_and(|location| names_split_file(location, &texts)) =>
         {
             error.at(text.display())
         }
@@ -97,9 +97,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether an error location contains the path of one of the files in `parts`.
-fn refers_to_part(position: &str, parts: &[PathBuf]) -> bool {
-    parts.iter().any(|part| position.contains(&part.display().to_string()))
+/// Returns whether an error location names one of the two files that a text was split into.
+fn names_split_file(location: &str, split_files: &[PathBuf]) -> bool {
+    split_files.iter().any(|file| location.contains(&file.display().to_string()))
 }
 
 #[derive(Subcommand)]

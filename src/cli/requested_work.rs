@@ -15,7 +15,7 @@ use crate::model::EngineRequest;
 use crate::results::{Provenance, RunCommand, RunDescription};
 use ghostlab_store::Store;
 
-/// Grid to run, with the artifact it belongs to and the grid of dense backbones for the artifact's gate.
+/// Grid to run, with the artifact it belongs to and the artifact's gate ([`GateMode`]).
 pub(super) struct RequestedWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
@@ -45,7 +45,7 @@ impl RequestedWork {
         Self::from_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
-    /// Loads the grid of an artifact and the grid with the dense backbones for its gate.
+    /// Loads the grid of an artifact and, unless `no_gate` is set, the grid with the dense backbones for its gate.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a model differs from the paper's model with the same name.
@@ -93,11 +93,12 @@ impl RequestedWork {
     }
 }
 
-/// Applies the checks of `run` and `reproduce` to loaded grids.
+/// Applies the input checks of `run` and `reproduce`. A submission is checked against its recorded program and inputs.
+/// The grids of an artifact are checked against the lock file and, in the profile `paper`, against the paper's models.
+/// This marks unpinned backbones as unidentified. Other grids are not checked.
 ///
 /// # Errors
-/// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
-/// model differs from the paper's model with the same name.
+/// Fails if a check fails or a file cannot be hashed.
 pub(super) fn check_grids(source: &GridSource, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = source.submission() {
         return submission.check(store);
@@ -181,9 +182,9 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
 fn effective_overrides<'a>(
     overrides: &'a [String],
     grid: &Grid,
-    plain: impl FnOnce() -> Result<Grid>,
+    build_without_overrides: impl FnOnce() -> Result<Grid>,
 ) -> Result<&'a [String]> {
-    let same = match (!overrides.is_empty()).then(plain) {
+    let same = match (!overrides.is_empty()).then(build_without_overrides) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
         _ => false,
     };
@@ -204,11 +205,11 @@ pub(super) fn with_job_end(file: Option<&Path>, command: impl FnOnce() -> Result
     result.map(ExitCode::from)
 }
 
-/// Returns the inputs of a grid file or of the artifacts with the given name.
+/// Returns the inputs of a grid file or of the artifacts named `target`, which may be `all`.
 ///
 /// # Errors
 /// Fails if a grid is invalid, a name is unknown, or a path is not a grid.
-pub(super) fn inputs_of_target(
+pub(super) fn read_target_inputs(
     target: &str,
     profile: Option<&str>,
     overrides: &[String],

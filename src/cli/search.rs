@@ -120,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Loads the grid of a search from a grid file, or builds it from the command-line options.
 fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
     if grid::is_yaml(Path::new(&arguments.search_args.model)) {
-        return load_grid(arguments);
+        return load_grid_file(arguments);
     }
     if arguments.fetch {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
@@ -145,7 +145,7 @@ fn write_files(target: &OutputFolder, found: &[SearchOutcome]) -> Result<Vec<Pat
 }
 
 /// Loads a search from a grid file. Rejects options for values that the file defines.
-fn load_grid(arguments: &Arguments) -> Result<Grid> {
+fn load_grid_file(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.search_args;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
@@ -225,8 +225,7 @@ fn print_searches(answer: &SearchAnswer) {
     }
 }
 
-/// Inputs of [`run_race`]: an artifact whose searches are compared with the table of another artifact, with its grid
-/// and directories.
+/// Inputs of [`run_race`]: an artifact whose searches are compared with the table of another artifact.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,

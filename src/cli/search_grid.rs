@@ -88,8 +88,8 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
-/// one.
+/// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
+/// current directory.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const DEFAULT_LENGTH: usize = 2048;
@@ -142,7 +142,7 @@ impl SearchArgs {
     /// # Errors
     /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget. Fails with exit code 3 if an
     /// input is missing.
-    pub(super) fn build_grid(&self, engine: EngineRequest, time: &DenseTimer<'_>) -> Result<Grid> {
+    pub(super) fn build_grid(&self, engine: EngineRequest, time_dense: &DenseTimer<'_>) -> Result<Grid> {
         let bounds = self.parse_bounds()?;
         // Read the model first, because the depths depend on its number of layers.
         let (name, entry) = build_backbone_entry(&self.model)?;
@@ -160,7 +160,7 @@ impl SearchArgs {
         Grid::from_text(&self.format_grid(&bounds, &any, 2)?, Path::new(FILE)).map_err(with_fetch_hint)?;
         let depths = match budget.layers.as_slice() {
             [] => {
-                let time = if budget.latency.is_some() { time(&dense)? } else { None };
+                let time = if budget.latency.is_some() { time_dense(&dense)? } else { None };
                 search::depths(&units, &budget, &config, engine.choose(&folder)?, self.prompt, time)?
             }
             layers => {
@@ -339,20 +339,21 @@ struct Axes {
     recoveries: Vec<Value>,
 }
 
-/// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
-fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> {
-    let default = [DEFAULT_SEQUENCES, length, 0];
-    let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {
-        return Ok((given.to_owned(), default));
+/// Parses `TEXT:SEQUENCESxTOKENS@SEED`, in which everything after the text is optional. Returns the text and
+/// `[sequences, tokens, seed]`.
+fn parse_sized_text(argument: &str, default_length: usize) -> Result<(String, [usize; 3])> {
+    let default = [DEFAULT_SEQUENCES, default_length, 0];
+    let Some((text, size)) = argument.rsplit_once(':').filter(|_| !Path::new(argument).exists()) else {
+        return Ok((argument.to_owned(), default));
     };
     let (size, seed) = size.split_once('@').unwrap_or((size, "0"));
     let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
     match (parse_or_default(sequences, default[0]), parse_or_default(tokens, default[1]), parse_or_default(seed, 0)) {
         (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
         _ => Err(Error::bad_input("invalid calibration")
-            .at(format!("--calibration {given}"))
+            .at(format!("--calibration {argument}"))
             .expected("TEXT:SEQUENCESxTOKENS@SEED, for example c4-train:64x1024@0")
-            .found(format!("`{given}`"))),
+            .found(format!("`{argument}`"))),
     }
 }
 

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn default_list_has_one_pass_criteria_and_cheap_recoveries() {
+    fn default_lists_have_one_pass_criteria_and_cheap_recoveries() {
         let criteria = entries(build_criteria(&[]).unwrap());
         assert_eq!(criteria, ["llm-streamline", "shortgpt", "angular", "llm-drop", "nbl"].map(Value::from));
         let recoveries = entries(build_recoveries(&[]).unwrap());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_added_to_the_default_list_with_options() {
+    fn listed_methods_are_appended_to_the_default_list() {
         let usual = entries(build_criteria(&[]).unwrap());
         let more = entries(build_criteria(&list(&["default", "block-pruner", "nbl", "nbl:input=normed"])).unwrap());
         let normed = json!({"name": "nbl", "input": "normed"});
