@@ -21,7 +21,7 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
     files.iter().for_each(|file| detail!("  {}", file.as_ref().display()));
 }
 
-/// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
+/// Prints the files written, the dense scores that do not match the paper, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome, seconds: f64) {
     let all = terminal::format_cell_count(grid.cells.len());
     report_files(&format!("{name}: {all} in {}; ", format_seconds(seconds)), &outcome.files);

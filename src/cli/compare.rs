@@ -186,11 +186,11 @@ fn shorten_hash(value: &Value) -> String {
     }
 }
 
-fn format_settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
+fn format_settings_table(head: &str, settings: &[SettingDifference], format: &dyn Fn(&Value) -> String) -> String {
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
     for setting in settings {
         let [first, second] =
-            [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), shown));
+            [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), format));
         rows.push(vec![setting.path.clone(), first, second]);
     }
     format_columns(&shorten_columns(rows, &[], terminal::width()), &[])
@@ -206,9 +206,9 @@ fn explain_unpaired(differences: &Differences) -> String {
     }
 }
 
-fn backbone_names(all: &[Unpaired]) -> Vec<String> {
-    let all: BTreeSet<&String> = all.iter().map(|number| &number.record.condition.backbone).collect();
-    all.into_iter().cloned().collect()
+fn backbone_names(unpaired: &[Unpaired]) -> Vec<String> {
+    let names: BTreeSet<&String> = unpaired.iter().map(|number| &number.record.condition.backbone).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// Indices of the numeric columns in the table of values.

@@ -155,10 +155,10 @@ fn check_logits(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
 }
 
 /// Compares two logit vectors by the relative norm of their difference.
-fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
+fn compare_logits(what: &str, description: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let relative_error = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
-    let found = format!("{which} in f32: relative difference {relative_error:.1e} (‖a − b‖ / ‖b‖)");
+    let found = format!("{description} in f32: relative difference {relative_error:.1e} (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && relative_error <= MAX_LOGIT_ERROR {
         true => CheckItem::ok(what, found),
         false => CheckItem::new(

@@ -118,7 +118,7 @@ fn format_exported(exported: &ExportedModel) -> String {
 
 /// Returns the selected cells, each with its output path.
 fn select_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The artifact's main grid comes last, after the grid that scores the dense backbones for the gate.
+    // The main grid comes last. For an artifact, a grid that only scores the dense backbones may precede it.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find_cell(grid, text)?, arguments.to.clone())]);

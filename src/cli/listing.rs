@@ -66,7 +66,7 @@ impl ArtifactList<'_> {
                                 Some(sum + flops / rate?)
                             })
                         });
-                        entry.made = results.as_deref().and_then(last_finished);
+                        entry.made = results.as_deref().and_then(find_last_finish_time);
                     }
                     Err(lacks) => entry.lacks = Some(lacks),
                 }
@@ -125,7 +125,7 @@ impl ArtifactList<'_> {
 
 /// Returns the finish time of the last run, from the run records in the artifact's directory and in the directory of
 /// local results next to a recorded run. File times are useless, because a checkout resets them.
-fn last_finished(results: &Path) -> Option<String> {
+fn find_last_finish_time(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::local_run_folder(results)]
         .iter()
         .filter_map(|folder| Provenance::finished(folder))

@@ -149,8 +149,8 @@ pub(super) fn format_counts(artifacts: &[ArtifactCount]) -> String {
     format_columns(&rows, &[1, 2, 3])
 }
 
-/// Formats the missing objects of a cell, with the reasons. If a selection or operator is missing, the reasons of the
-/// scores are omitted unless a score is damaged.
+/// Formats the missing objects of a cell, with the reasons. Of the missing selection and operator, only the first is
+/// listed. If one is missing, the reasons of the scores are omitted unless a score is damaged.
 fn explain_missing(missing: &[MissingObject]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);

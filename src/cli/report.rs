@@ -63,7 +63,7 @@ const HEADLINE: &str = "table2";
 /// Subdirectory for the page with local results, used if the main page shows recorded runs.
 const LOCAL_FOLDER: &str = "here";
 /// Last line of a page of recorded runs.
-const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
+const RECORDED_MARKER: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
 fn output_folder(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
@@ -95,7 +95,7 @@ pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap
 }
 
 /// Returns the paths of the pages that exist.
-pub(super) fn existing_pages(reports: &Path) -> Vec<PathBuf> {
+pub(super) fn find_existing_pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(LOCAL_FOLDER)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
@@ -114,7 +114,7 @@ pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Resu
         write_claims(&folders)?;
     }
     let page = reports.join(PAGE);
-    let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
+    let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED_MARKER));
     let reports = if has_recorded && !record { reports.join(LOCAL_FOLDER) } else { reports.to_owned() };
     let parts = PageParts::read(&folders, results, &reports, record)?;
     if has_recorded && !record && parts.folders.iter().all(|folder| is_on_recorded_page(folder)) {
@@ -126,11 +126,11 @@ pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Resu
     let is_incomplete = !parts.skipped_folders.is_empty();
     let shown = parts.folders.clone();
     let page = parts.build_page(&folders, record)?;
-    let ending = if record { RECORDED } else { "" };
+    let ending = if record { RECORDED_MARKER } else { "" };
     let text = page::render(&page)? + ending;
     let audit = page::render_audit(&page)? + ending;
     if record {
-        let sizes: Vec<u64> = shown.iter().map(|folder| recorded_bytes(folder)).collect();
+        let sizes: Vec<u64> = shown.iter().map(|folder| compute_recorded_bytes(folder)).collect();
         let pages = (text.len() + audit.len()) as u64;
         let artifacts = pluralize(sizes.len(), "artifact");
         note!("recorded: {artifacts}, {}, and their pages, {}", format_bytes(sizes.iter().sum()), format_bytes(pages));
@@ -185,7 +185,7 @@ impl PageParts {
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
         let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(prefix_cell_keys).unzip();
         add_headlines(&mut artifacts, folders)?;
-        // Artifacts that are lists have neither a profile nor claims.
+        // List artifacts, which have no grid, have neither a profile nor claims.
         let judged = profiles.iter().filter(|profile| !profile.is_empty());
         let judged = judged.map(|profile| claims::judge_folders(folders, profile)).collect::<Result<Vec<_>>>()?;
         let (made, program) = match record {
@@ -216,8 +216,7 @@ impl PageParts {
     }
 }
 
-/// Returns whether the page of recorded runs shows a directory. It always shows artifacts that are lists, which have no
-/// run record.
+/// Returns whether the page of recorded runs shows a directory. It always shows list artifacts, which have no run record.
 fn is_on_recorded_page(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
@@ -233,7 +232,8 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
     Ok(())
 }
 
-fn recorded_bytes(folder: &Path) -> u64 {
+/// Returns the total size of the files in a directory that a recorded run must contain.
+fn compute_recorded_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let required = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
     required
@@ -243,7 +243,7 @@ fn recorded_bytes(folder: &Path) -> u64 {
         .sum()
 }
 
-/// Writes the claims about each artifact to the artifact's directory.
+/// Writes the claims about each artifact with a recorded run to the artifact's directory.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     let mut profiles: BTreeMap<String, Vec<JudgedClaim<'_>>> = BTreeMap::new();
     // Searches have neither numbers nor claims.
@@ -328,7 +328,7 @@ fn list_results_folders(results: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the names of an artifact's files and the links to them, relative to the page.
+/// Returns the names of an artifact's files and the links to them, relative to the page. Skips hidden files.
 fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let folder = files::absolute(folder);
     let reports = files::absolute(reports);

@@ -219,8 +219,8 @@ impl ReproduceRun<'_> {
         Ok((made, errors))
     }
 
-    /// Prints the claims with their verdicts and writes the page. Returns the path of the page, or `None` if a run
-    /// differs from its artifact's definition.
+    /// Prints the claims with their verdicts and writes the report page. Returns the path of the page, or `None` if a
+    /// run differs from its artifact's definition.
     fn write_page(&self, chosen: &[&Artifact], made: &[ReproducedArtifact], store: &Store) -> Result<Option<String>> {
         let mut overrides: Vec<String> =
             made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
@@ -231,9 +231,9 @@ impl ReproduceRun<'_> {
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Artifacts that are lists have neither a profile nor claims.
-        let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
-        let (claims, written) = self.write_page_if_stale(&names, judged, store)?;
+        // List artifacts, which have no grid, have neither a profile nor claims.
+        let profile = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
+        let (claims, written) = self.write_page_if_stale(&names, profile, store)?;
         print!("{claims}");
         note!("report of all artifacts: {}", written.display());
         Ok(Some(display_path(&written)))
@@ -244,28 +244,28 @@ impl ReproduceRun<'_> {
         self.arguments.events || answer::is_json()
     }
 
-    /// Writes the page unless it is up to date. Returns the text about the claims that concern the named artifacts, and
-    /// the path of the page.
-    fn write_page_if_stale(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
+    /// Writes the page unless it is up to date. Returns the text about the claims that concern the named artifacts
+    /// (empty without a profile), and the path of the page.
+    fn write_page_if_stale(&self, names: &[&str], profile: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
-        let finished = || {
+        let create_check = || {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-            let made_of = json!([judged, terminal::shows_details(), report::hash_page_inputs(results, store)?]);
+            let made_of = json!([profile, terminal::shows_details(), report::hash_page_inputs(results, store)?]);
             UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
-        let pages = report::existing_pages(reports);
+        let pages = report::find_existing_pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
-        if let Some(done) = finished().and_then(|finished| finished.cached_answer(&pages)) {
+        if let Some(done) = create_check().and_then(|check| check.cached_answer(&pages)) {
             return Ok(done);
         }
-        let claims = judged.map(|profile| self.format_claims(names, profile)).transpose()?.unwrap_or_default();
+        let claims = profile.map(|profile| self.format_claims(names, profile)).transpose()?.unwrap_or_default();
         let (page, is_partial) = report::write_report(results, reports, arguments.record)?;
         let done = (claims, page);
         // Do not cache an incomplete page, because every run must report what the page skips.
-        if let Some(finished) = finished().filter(|_| !is_partial) {
-            let pages = report::existing_pages(reports);
-            finished.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
+        if let Some(check) = create_check().filter(|_| !is_partial) {
+            let pages = report::find_existing_pages(reports);
+            check.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
         }
         Ok(done)
     }
@@ -330,16 +330,18 @@ impl ReproduceRun<'_> {
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             check_not_newer(file, submission, &target, &grid)?;
         }
-        let finished = || self.up_to_date_check(artifact, &grid, &gated, &target, runner);
-        if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<ArtifactReport>(&target.folders())) {
+        let create_check = || self.up_to_date_check(artifact, &grid, &gated, &target, runner);
+        if let Some(done) =
+            create_check().and_then(|(check, _)| check.cached_answer::<ArtifactReport>(&target.folders()))
+        {
             return Ok(done.print_cached(artifact, &grid, &target));
         }
         if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
             check_machine_is_quiet(&artifact.name, latency::measure_idle_spread())?;
         }
         let outcome = artifact::make(artifact, &grid, &gated, &target, runner)?;
-        if let Some((finished, warnings)) = finished().filter(|_| outcome.failed + outcome.unmade == 0) {
-            finished.store_answer(&target.folders(), &ArtifactReport::new(&outcome, warnings));
+        if let Some((check, warnings)) = create_check().filter(|_| outcome.failed + outcome.unmade == 0) {
+            check.store_answer(&target.folders(), &ArtifactReport::new(&outcome, warnings));
         }
         if let Some(view) = outcome.table.as_ref().filter(|_| !self.is_quiet()) {
             println!("{}", screen(view, terminal::width()));
@@ -361,9 +363,9 @@ impl ReproduceRun<'_> {
         })
     }
 
-    /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if a gate must be
-    /// checked, or if `--record`, `--stored`, `--events`, `--frozen`, `--retime` or `--store-limit` forces the artifact
-    /// to be processed again.
+    /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if dense scores must
+    /// be compared with the paper ([`GateMode`]), if the plan cannot be built, or if `--record`, `--stored`, `--events`,
+    /// `--frozen`, `--retime` or `--store-limit` forces the artifact to be processed again.
     fn up_to_date_check<'a>(
         &self,
         artifact: &Artifact,
@@ -381,13 +383,13 @@ impl ReproduceRun<'_> {
         let described = hash_paths(store, [artifact.file.path()])?;
         let gated = matches!(gated, GateMode::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, terminal::width()]);
-        let finished = UpToDateCheck::from_plan(
+        let check = UpToDateCheck::from_plan(
             store,
             &format!("{} in {}", artifact.name, target.path().display()),
             &plan,
             &inputs,
         )?;
-        Some((finished, warnings(grid, &plan.inputs.hashes_by_path())))
+        Some((check, warnings(grid, &plan.inputs.hashes_by_path())))
     }
 }
 

@@ -150,10 +150,10 @@ fn check_results_folder(
 }
 
 /// Warns about cells without results and returns the exit code.
-fn warn_about_missing(outcome: &GridOutcome, count: usize) -> u8 {
+fn warn_about_missing(outcome: &GridOutcome, cell_count: usize) -> u8 {
     let failed = outcome.failed_count();
     let unmade = outcome.incomplete_count();
-    let all = format_cell_count(count);
+    let all = format_cell_count(cell_count);
     if unmade > 0 {
         eprintln!("{unmade} of {all} incomplete; run without --stored to compute them");
     }
@@ -167,11 +167,11 @@ fn warn_about_missing(outcome: &GridOutcome, count: usize) -> u8 {
     }
 }
 
-/// Lists the cells without a result, each with the reason.
+/// Lists the cells for which `get_reason` returns why they have no result.
 fn list_cells_without_result(
     grid: &Grid,
     outcome: &GridOutcome,
-    why: fn(&CellResult) -> Option<&String>,
+    get_reason: fn(&CellResult) -> Option<&String>,
 ) -> Vec<CellFailure> {
     grid.cells
         .iter()
@@ -179,7 +179,7 @@ fn list_cells_without_result(
         .filter_map(|(cell, result)| {
             Some(CellFailure {
                 cell: cell.to_string(),
-                reason: why(result)?.lines().next().unwrap_or_default().to_owned(),
+                reason: get_reason(result)?.lines().next().unwrap_or_default().to_owned(),
             })
         })
         .collect()

@@ -112,8 +112,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name of the generated grid in messages. It has no directory, so named entries are looked up from the current
-/// one.
+/// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
+/// current directory.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
 const DEFAULT_LENGTH: usize = 2048;
@@ -290,15 +290,15 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
 }
 
 /// Returns the grid entry for a task that has an lm-evaluation-harness definition, or `None` for any other task.
-fn build_definition_entry(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
-    let path = Path::new(given);
-    let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
-    let named = arguments.definitions.is_some() && !given.contains('=') && !is_file(given)?;
+fn build_definition_entry(arguments: &Arguments, task: &str) -> Result<Option<Value>> {
+    let path = Path::new(task);
+    let file = path.is_file() && is_yaml(path) || path.is_dir() && task.contains(['/', '.']) && has_yaml(path);
+    let named = arguments.definitions.is_some() && !task.contains('=') && !is_file(task)?;
     if !file && !named {
         return Ok(None);
     }
     let mut entry =
-        json!({"definition": if file { absolute_path(given)? } else { given.to_owned() }, "bos": arguments.bos});
+        json!({"definition": if file { absolute_path(task)? } else { task.to_owned() }, "bos": arguments.bos});
     let Arguments { definitions, rows, shots, limit, system, chat, .. } = arguments;
     let absolute_option =
         |path: &Option<PathBuf>| path.as_ref().map(|path| absolute_path(&path.display().to_string())).transpose();

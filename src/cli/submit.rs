@@ -189,8 +189,8 @@ impl SubmitCall<'_> {
     }
 
     /// Submits the script at `path` with `sbatch` and returns the job number.
-    fn submit_job(&self, what: &str, options: &[String], path: &str) -> Result<String> {
-        self.submission.submit(self.store, what, || cluster::sbatch(options, path))
+    fn submit_job(&self, job_type: &str, options: &[String], path: &str) -> Result<String> {
+        self.submission.submit(self.store, job_type, || cluster::sbatch(options, path))
     }
 
     fn build_worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
@@ -352,15 +352,14 @@ fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let choice = request.choose(&backbone.path)?;
     if request.device.is_none() {
         let class = choice.device().class();
-        note!(
-            "--device auto selects {class} on this machine, so all workers use it (use --device cuda to request GPUs)"
-        );
+        let gpu_hint = if class == "cpu" { "; pass --device cuda to request GPUs" } else { "" };
+        note!("--device auto selected {class} on this machine; all workers will use it{gpu_hint}");
     }
     let kernels = match choice {
         EngineChoice::Cpu(products @ (Products::Bf16 | Products::Bf16Amx)) if request.kernels.is_none() => {
             let kernels = products.kernels();
             note!(
-                "--kernels auto selects {kernels} on this machine, so all workers use them (--kernels portable runs on every CPU)"
+                "--kernels auto selected {kernels} on this machine; all workers will use them (--kernels portable runs on every CPU)"
             );
             Some(kernels)
         }
@@ -378,12 +377,12 @@ fn format_engine_options(engine: EngineRequest) -> Vec<String> {
 }
 
 /// Returns the `--gres` value that requests a GPU, or `None` if the CPU is used.
-fn choose_gres(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
+fn choose_gres(memory_bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = settings.engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
         return Ok(None);
     }
-    let gpu = profile.gpu(settings.device_memory.unwrap_or(bytes))?;
+    let gpu = profile.smallest_gpu_with(settings.device_memory.unwrap_or(memory_bytes))?;
     Ok(Some(gpu.map_or("gpu:1".to_owned(), |gpu| format!("gpu:{}:1", gpu.name))))
 }
 

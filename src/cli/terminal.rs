@@ -144,7 +144,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the width of the terminal in columns, or `None` if stdout is not a terminal.
+/// Returns the width of the terminal in characters, or `None` if stdout is not a terminal.
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
@@ -193,17 +193,18 @@ pub(super) fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// Aligns rows in columns. The first row is the header. The columns listed in `right` are right-aligned.
-pub(super) fn format_columns(rows: &[Vec<String>], right: &[usize]) -> String {
+/// Aligns rows in columns. The first row is the header. The columns with indices in `right_aligned` are right-aligned.
+pub(super) fn format_columns(rows: &[Vec<String>], right_aligned: &[usize]) -> String {
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match right.contains(&column) {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
+        let cells =
+            row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match right_aligned.contains(&column) {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
@@ -213,21 +214,21 @@ pub(super) fn format_columns(rows: &[Vec<String>], right: &[usize]) -> String {
 /// Minimum width of a shortened column, in characters.
 const MIN_COLUMN_WIDTH: usize = 16;
 
-/// Elides the middles of cells, widest column first, until the rows fit `width` characters. Columns in `numbers` and
+/// Elides the middles of cells, widest column first, until the rows fit `width` characters. Columns in `numeric` and
 /// columns narrower than [`MIN_COLUMN_WIDTH`] are never shortened.
-pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], width: Option<usize>) -> Vec<Vec<String>> {
+pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numeric: &[usize], width: Option<usize>) -> Vec<Vec<String>> {
     let Some(width) = width else { return rows };
     let count = rows.first().map_or(0, Vec::len);
     loop {
         let widths: Vec<usize> =
             (0..count).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
-        let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_COLUMN_WIDTH);
+        let texts = (0..count).filter(|column| !numeric.contains(column) && widths[*column] > MIN_COLUMN_WIDTH);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
         // Shrink the widest column no further than the width of the next widest one, so that several columns share the
         // reduction.
         let next =
-            (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
+            (0..count).filter(|column| *column != widest && !numeric.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_COLUMN_WIDTH).min(widths[widest] - 1);
         let room = next.max(widths[widest].saturating_sub(overflow));
         for row in &mut rows {
@@ -236,14 +237,14 @@ pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], wid
     }
 }
 
-/// Shortens a string to at most `room` characters by eliding its middle.
-fn shorten_in_middle(text: &str, room: usize) -> String {
+/// Shortens a string to at most `max_chars` characters by eliding its middle.
+fn shorten_in_middle(text: &str, max_chars: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= room {
+    if letters.len() <= max_chars {
         return text.to_owned();
     }
-    let end = room.saturating_sub(1) / 2;
-    let start = room.saturating_sub(1) - end;
+    let end = max_chars.saturating_sub(1) / 2;
+    let start = max_chars.saturating_sub(1) - end;
     letters[..start].iter().chain(&['…']).chain(&letters[letters.len() - end..]).collect()
 }
 
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn help_colors_are_set_before_parsing_arguments() {
+    fn color_option_is_found_before_parsing_arguments() {
         assert_eq!(parse_color(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
         assert_eq!(parse_color(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
         assert_eq!(parse_color(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);

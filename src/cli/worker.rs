@@ -61,15 +61,16 @@ impl WorkerContext<'_> {
         worked.inspect_err(|error| recorder.record_failure(error))
     }
 
-    /// Runs the grid that scores the dense backbones for an artifact's gate. The store limit does not apply, because
-    /// eviction could remove objects that the main grid needs.
-    fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
+    /// Runs a grid together with other workers, and returns its stored results. Used for the dense backbones of an
+    /// artifact's gate and for search rounds. The store limit does not apply, because eviction could remove objects
+    /// that later grids need.
+    fn run_and_read(&self, grid: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
-        if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
+        if self.work(settings, grid)? == WorkerOutcome::IdleTimeout {
             self.timed_out.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
-        exec::read_stored(dense, settings, self.store, &(), &|_, _| ())
+        exec::read_stored(grid, settings, self.store, &(), &|_, _| ())
     }
 }
 
@@ -143,7 +144,7 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
         .artifact
         .as_ref()
         .map(|artifact| {
-            artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| context.run_gate(dense))
+            artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| context.run_and_read(dense))
         })
         .transpose();
     if context.timed_out.get() {
@@ -165,7 +166,7 @@ fn work_on_search(context: &WorkerContext<'_>, grid: &Grid) -> Result<WorkerOutc
         settings,
         reporter,
         stop: &signals.stop,
-        run: &|grid| context.run_gate(grid),
+        run: &|grid| context.run_and_read(grid),
         can_time: false,
     };
     let mut cells = 0;

@@ -91,9 +91,9 @@ impl SlurmProfile {
     ///
     /// # Errors
     /// Fails if no type has enough memory.
-    pub fn gpu(&self, bytes: u64) -> Result<Option<&GpuType>> {
-        let gigabytes = bytes as f64 / 1e9;
-        let fits = self.gpus.iter().filter(|gpu| gpu.memory.bytes() >= bytes);
+    pub fn smallest_gpu_with(&self, memory_bytes: u64) -> Result<Option<&GpuType>> {
+        let gigabytes = memory_bytes as f64 / 1e9;
+        let fits = self.gpus.iter().filter(|gpu| gpu.memory.bytes() >= memory_bytes);
         match fits.min_by_key(|gpu| gpu.memory) {
             None if !self.gpus.is_empty() => {
                 let largest = self.gpus.iter().map(|gpu| gpu.memory.bytes()).max().unwrap_or(0) as f64 / 1e9;
@@ -145,11 +145,11 @@ mod tests {
     fn smallest_sufficient_gpu_is_requested() {
         let profile = read("gpus:\n  - {name: h100, memory: 80}\n  - {name: a30, memory: 24}\n").unwrap();
         for (bytes, name) in [(20_000_000_000, "a30"), (24_000_000_001, "h100")] {
-            assert_eq!(profile.gpu(bytes).unwrap().map(|gpu| gpu.name.as_str()), Some(name));
+            assert_eq!(profile.smallest_gpu_with(bytes).unwrap().map(|gpu| gpu.name.as_str()), Some(name));
         }
-        let error = profile.gpu(81_000_000_000).unwrap_err().to_string();
+        let error = profile.smallest_gpu_with(81_000_000_000).unwrap_err().to_string();
         assert!(error.contains("81.0 GB") && error.contains("--device-memory"), "{error}");
-        assert_eq!(SlurmProfile::default().gpu(1 << 40).unwrap(), None, "Slurm selects the GPU type");
+        assert_eq!(SlurmProfile::default().smallest_gpu_with(1 << 40).unwrap(), None, "Slurm selects the GPU type");
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let script = stdout(&output);
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
-    assert!(stderr(&output).contains("--kernels auto selects "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--kernels auto selected "), "{}", stderr(&output));
     assert!(
         !stdout(&run_submit(&slurm, &world, &[])).contains("--kernels"),
         "a kernel family was frozen although f32 has only one"

@@ -178,7 +178,7 @@ pub(crate) struct CacheVerifyAnswer {
 /// Damaged file, or file that does not belong to the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
-    /// Error that includes the path and type of the file.
+    /// Error that names the path and describes the damage.
     pub(crate) error: ErrorParts,
     /// Error as text.
     #[serde(skip)]

@@ -196,9 +196,9 @@ impl GridPlan {
     ///
     /// # Errors
     /// Fails if a method cannot be built or the store cannot be read.
-    pub(crate) fn new(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
+    pub(crate) fn new(plan: &Plan<'_>, preflight: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
         let grid: &Grid = plan.grid;
-        let Preflight { state, estimate } = found;
+        let Preflight { state, estimate } = preflight;
         let stored_keys = StoredKeyIndex::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.is_complete(v)).collect();
         let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());

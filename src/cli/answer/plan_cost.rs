@@ -29,7 +29,7 @@ pub(crate) struct PlanCost {
 /// Cost of a run on this machine.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RunCost {
-    /// Name of the engine.
+    /// Distinct engines of the backbones, separated by commas. Usually there is only one.
     pub(crate) engine: String,
     /// Estimated time; null if the speed of the engine is unknown on this machine.
     pub(crate) time: Option<PlanTime>,
