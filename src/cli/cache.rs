@@ -292,8 +292,8 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && has_kind && old
 }
 
-/// Returns the copies of the program, made for scheduler jobs, that can be deleted. With `--kind`, returns none, because
-/// they have no kind.
+/// Returns the copies of the program, made for scheduler jobs, that can be deleted. With `--kind`, returns none,
+/// because they have no kind.
 fn deletable_programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unused_programs(store)

@@ -216,7 +216,8 @@ impl PageParts {
     }
 }
 
-/// Returns whether the page of recorded runs shows a directory. It always shows list artifacts, which have no run record.
+/// Returns whether the page of recorded runs shows a directory. It always shows list artifacts, which have no run
+/// record.
 fn is_on_recorded_page(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }

@@ -364,8 +364,8 @@ impl ReproduceRun<'_> {
     }
 
     /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if dense scores must
-    /// be compared with the paper ([`GateMode`]), if the plan cannot be built, or if `--record`, `--stored`, `--events`,
-    /// `--frozen`, `--retime` or `--store-limit` forces the artifact to be processed again.
+    /// be compared with the paper ([`GateMode`]), if the plan cannot be built, or if `--record`, `--stored`,
+    /// `--events`, `--frozen`, `--retime` or `--store-limit` forces the artifact to be processed again.
     fn up_to_date_check<'a>(
         &self,
         artifact: &Artifact,

@@ -195,12 +195,12 @@ fn effective_overrides<'a>(
 pub(super) fn with_job_end(file: Option<&Path>, command: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = command();
     if let Some(file) = file.filter(|file| Submission::is_submission(file)) {
-        let bad = match &result {
+        let failure = match &result {
             Ok(0 | EXIT_TEMPFAIL) => None,
             Ok(code) => Some((*code, "some cells have no result (see the table)".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
-        JobEnd::record(file, bad);
+        JobEnd::record(file, failure);
     }
     result.map(ExitCode::from)
 }

@@ -115,7 +115,7 @@ pub(super) struct Arguments {
 /// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
 /// current directory.
 const FILE: &str = "score";
-/// Default number of tokens per window, as in the reference code.
+/// Default number of tokens per window, as in the paper's reference code.
 const DEFAULT_LENGTH: usize = 2048;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {

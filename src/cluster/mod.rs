@@ -53,7 +53,7 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
                 (true, Some(queue)) => queue.jobs_with_comment(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
-            has_ended && is_own_file(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
+            has_ended && is_owned_by_user(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
         })
     });
     unused
@@ -71,7 +71,7 @@ fn list_entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Returns whether a path belongs to this user. The scheduler does not show the jobs of other users.
 #[cfg(unix)]
-fn is_own_file(path: &Path) -> bool {
+fn is_owned_by_user(path: &Path) -> bool {
     owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
 }
 
@@ -82,7 +82,7 @@ fn owner(path: &Path) -> Option<u32> {
 }
 
 #[cfg(not(unix))]
-fn is_own_file(_: &Path) -> bool {
+fn is_owned_by_user(_: &Path) -> bool {
     false
 }
 
@@ -146,6 +146,7 @@ pub struct Binary {
 }
 
 impl Binary {
+    /// Locates the running program and hashes it through the cache in the store.
     pub fn current(store: &Store) -> Result<Self> {
         let found = std::env::current_exe();
         let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;

@@ -115,7 +115,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        let error = Error::missing("sbatch did not print a job number").found(text.trim().to_owned());
+        let error = Error::missing("sbatch did not print a job ID").found(text.trim().to_owned());
         return Err(SubmitError { error, not_started: false });
     }
     Ok(number)
@@ -215,11 +215,11 @@ impl JobEnd {
     pub(super) const FOLDER: &str = "ends";
 
     /// Records how the scheduler job of this process ended, in a file next to the submission file. If the job succeeded
-    /// (`bad` is `None`), removes an earlier record. Does nothing outside a scheduler job.
-    pub fn record(submission: &Path, bad: Option<(u8, String)>) {
+    /// (`failure` is `None`), removes an earlier record. Does nothing outside a scheduler job.
+    pub fn record(submission: &Path, failure: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
-        let result = match bad {
+        let result = match failure {
             None => fs::remove_file(&path).map_err(|error| Error::io("remove", &path, &error)),
             Some((exit_code, reason)) => {
                 let log = folder.join(Self::LOGS).join(format!("{job}.log"));
@@ -242,7 +242,7 @@ impl JobEnd {
         Ok(())
     }
 
-    /// Reads the records of ended jobs in a submission's directory, oldest first.
+    /// Reads the records of ended jobs in a submission's directory, oldest first. Skips unreadable records.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let complete = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));

@@ -22,7 +22,7 @@ pub struct Submission {
     pub format: u64,
     /// First 12 digits of the SHA-256 of the other fields.
     pub id: String,
-    /// ID of the plan's outline in the store.
+    /// ID of the plan's [`Outline`](crate::pipeline::plan::Outline) in the store.
     pub plan: String,
     pub name: String,
     pub cells: usize,
@@ -243,19 +243,19 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Submits a job to the scheduler. Records the attempt beforehand and the job number afterwards. If the process is
-    /// killed in between, [`Self::find_jobs`] recovers the job.
+    /// Submits a job of type `array` or `report` to the scheduler. Records the attempt beforehand and the job number
+    /// afterwards. If the process is killed in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler rejects the job.
     pub fn submit(
         &self,
         store: &Store,
-        what: &str,
+        job_type: &str,
         run_sbatch: impl FnOnce() -> Result<String, SubmitError>,
     ) -> Result<String> {
         let mut jobs = self.jobs(store);
-        jobs.pending = Some(what.to_owned());
+        jobs.pending = Some(job_type.to_owned());
         self.write_jobs(store, &jobs)?;
         let number = run_sbatch().map_err(|SubmitError { error, not_started }| {
             if not_started {
@@ -266,7 +266,7 @@ impl Submission {
         })?;
         fault::fault_point("handed-over");
         jobs.pending = None;
-        jobs.jobs.push((what.to_owned(), number.clone()));
+        jobs.jobs.push((job_type.to_owned(), number.clone()));
         self.write_jobs(store, &jobs).map(|()| number)
     }
 

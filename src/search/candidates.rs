@@ -6,7 +6,7 @@ use std::slice;
 use super::env::{Gains, SearchEnv, Track, scale_score, without_evaluations};
 use super::program_path::build_program;
 use super::race::mean_of_means;
-use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, gigabytes};
+use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, in_gigabytes};
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
@@ -28,8 +28,8 @@ pub fn split_searches(grid: &Grid) -> Vec<Grid> {
         .collect()
 }
 
-/// Restricts a search to one backbone and, unless `layers` is empty, to cells that remove one of these numbers of
-/// layers.
+/// Restricts a search to one backbone and, unless `layers` is empty, to dense cells and cells that remove one of these
+/// numbers of layers.
 fn restrict(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     let mut part = grid.clone();
     part.cells.retain(|cell| cell.backbone == backbone);
@@ -97,7 +97,7 @@ struct BudgetCheck<'a> {
 impl BudgetCheck<'_> {
     /// Returns whether at least one cut at a depth meets the budget, and whether every cut does.
     fn meets_budget(&self, depth: Depth) -> (bool, bool) {
-        let estimates = self.model.estimates(depth).into_iter();
+        let estimates = self.model.estimate_costs(depth).into_iter();
         let meets: Vec<bool> = estimates.map(|costs| costs.violated_bound(self.budget, self.dense).is_none()).collect();
         (meets.contains(&true), !meets.contains(&false))
     }
@@ -125,12 +125,14 @@ impl BudgetCheck<'_> {
 
     /// Formats the estimated costs that remain after removing `layers` layers.
     fn format_costs(&self, layers: usize) -> String {
-        let Some(costs) = self.model.estimates(Depth::layers(layers)).into_iter().next() else { return String::new() };
-        let Costs { speedup, bytes, params, kv_cache } = costs.bounded_by(self.budget);
+        let Some(costs) = self.model.estimate_costs(Depth::layers(layers)).into_iter().next() else {
+            return String::new();
+        };
+        let Costs { speedup, bytes, params, kv_cache } = costs.keep_bounded_sizes(self.budget);
         let time = self.dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / speedup));
         let shares = [(params, "of the parameters"), (kv_cache, "of the KV cache")].into_iter();
         let shares: String = shares.filter_map(|(share, what)| Some(format!(", {:.3} {what}", share?))).collect();
-        format!("speedup {speedup:.3}{time}, {:.4} GB{shares}", gigabytes(bytes))
+        format!("speedup {speedup:.3}{time}, {:.4} GB{shares}", in_gigabytes(bytes))
     }
 }
 
@@ -143,7 +145,7 @@ pub(super) fn find_candidates(
     grid: &Grid,
     config: &Config,
     engine: EngineChoice,
-    dense: Option<f64>,
+    dense_milliseconds: Option<f64>,
 ) -> Result<(Vec<Cell>, Vec<ExcludedCell>)> {
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let budget = &search.budget;
@@ -162,8 +164,9 @@ pub(super) fn find_candidates(
             excluded.push(ExcludedCell::new(cell, error.one_line()));
             continue;
         }
-        let estimates = model.estimates(cell.depth).into_iter();
-        let misses: Option<Vec<String>> = estimates.map(|costs| costs.violated_bound(budget, dense)).collect();
+        let estimates = model.estimate_costs(cell.depth).into_iter();
+        let misses: Option<Vec<String>> =
+            estimates.map(|costs| costs.violated_bound(budget, dense_milliseconds)).collect();
         let wrong_depth = budget.layers.first().filter(|layers| cell.depth != **layers);
         let wrong_depth =
             wrong_depth.map(|layers| format!("removes {}, but the budget requires {layers}", format_depth(cell.depth)));
@@ -268,7 +271,7 @@ impl Racer {
             cell: cell.name,
             removed,
             duplicates,
-            costs: costs.bounded_by(budget),
+            costs: costs.keep_bounded_sizes(budget),
             milliseconds,
             scores,
             differences,
@@ -278,14 +281,14 @@ impl Racer {
     }
 }
 
-/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that miss
-/// the budget because of their operators.
+/// Computes the candidates' layer selections and operators. Excludes candidates that fail, miss the budget because of
+/// their operators, or remove more than the budget requires. Merges identical candidates.
 pub(super) fn solve_candidates(
     grid: &Grid,
     spec: &Search,
     env: &SearchEnv<'_>,
     cells: Vec<Cell>,
-    dense: Option<f64>,
+    dense_milliseconds: Option<f64>,
     excluded: &mut Vec<ExcludedCell>,
 ) -> Result<Vec<Racer>> {
     let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..without_evaluations(grid) };
@@ -301,7 +304,7 @@ pub(super) fn solve_candidates(
         }
         let program = deploy(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
-        match costs.violated_bound(&spec.budget, dense) {
+        match costs.violated_bound(&spec.budget, dense_milliseconds) {
             Some(reason) => excluded.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),
         }

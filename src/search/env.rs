@@ -235,13 +235,13 @@ pub(super) fn empty_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-/// Builds the evaluations of a round: one task or text for each item range that `draws` returns.
-pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draws: &DrawRanges<'_>) -> Evaluate {
+/// Builds the evaluations of a round: one task or text for each item range that `draw_ranges` returns.
+pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draw_ranges: &DrawRanges<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();
     for track in tracks {
         for (at, stratum) in track.strata.iter().enumerate() {
-            for (from, to) in draws(track, at) {
+            for (from, to) in draw_ranges(track, at) {
                 let draw = Some(Draw { seed: spec.seed, from, to });
                 match &stratum.on {
                     EvalTarget::Task(task) => tasks.push(with_draw(task, draw)),
@@ -296,6 +296,7 @@ fn missing_scores_error(cell: &Cell, on: &str) -> Error {
     Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 
+/// Converts a mean gain and its 95 % confidence interval to the unit of the objective.
 pub(super) fn scale_score(stratified: Option<StratifiedMean>, mean: f64, track: &Track) -> Score {
     Score {
         mean: track.scale * mean,
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn added_ranges_are_contiguous_for_any_task_count() {
+    fn added_ranges_end_at_powers_of_two_or_the_last_item() {
         let schedule = Schedule::new(vec![100, 30], 16);
         assert_eq!(schedule.added_ranges(0, 0), [(0, 4), (4, 8)]);
         assert_eq!(schedule.added_ranges(2, 1), [(16, 30)]);

@@ -11,11 +11,11 @@
 //! | `race` | elimination of candidates after a round |
 //! | `program_path` | programs of candidates, by which layer evaluations are counted |
 //! | `racing` | main procedure of a search, and the evaluation on held-out items |
-//! | `score_difference` | score differences between two variants on common items |
+//! | `score_difference` | score differences between two cells on common items |
 //! | `short_name` | short candidate names for tables |
 //! | `search_summary` | tables and text about a search |
 //!
-//! This file defines the serialized outcome of a search and the cost model for variants.
+//! This file defines the serialized outcome of a search and the cost model for pruned backbones.
 
 mod candidates;
 mod env;
@@ -331,7 +331,7 @@ impl Costs {
     }
 
     /// Clears the relative sizes that the budget does not bound.
-    pub(crate) fn bounded_by(self, budget: &Budget) -> Self {
+    pub(crate) fn keep_bounded_sizes(self, budget: &Budget) -> Self {
         Self {
             params: self.params.filter(|_| budget.params.is_some()),
             kv_cache: self.kv_cache.filter(|_| budget.kv_cache.is_some()),
@@ -386,7 +386,7 @@ impl<'a> CostModel<'a> {
     /// Layers cost the same at every position, and so do MLP sublayers, so one estimate suffices for them. For
     /// attention sublayers, a second estimate replaces each with an affine map. For a depth in sublayers of both kinds,
     /// one estimate removes as many attention sublayers as possible, and the other as many MLP sublayers as possible.
-    pub(crate) fn estimates(&self, depth: Depth) -> Vec<Costs> {
+    pub(crate) fn estimate_costs(&self, depth: Depth) -> Vec<Costs> {
         let layers = self.config.layers;
         let cut = depth.middle(layers);
         let programs = match depth.unit {
@@ -411,6 +411,6 @@ fn in_megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-fn gigabytes(bytes: u64) -> f64 {
+fn in_gigabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e9
 }

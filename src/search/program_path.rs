@@ -1,4 +1,5 @@
-//! Programs of candidates, by which layer evaluations are counted. A common prefix of several programs runs only once.
+//! Programs of candidates ([`Program`]: sequence of sublayers and operators), by which layer evaluations are counted. A
+//! common prefix of several programs runs only once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
@@ -17,7 +18,8 @@ pub fn build_program(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]
     .ok_or_else(|| Error::job("an MLP repair has no preceding layer"))
 }
 
-/// Counts the layer evaluations per item in the trie of all programs. Layers shared by several programs count once.
+/// Counts the layer evaluations per item in the trie (prefix tree) of all programs. A layer in a common prefix counts
+/// once, and a single sublayer counts as half a layer.
 pub fn count_layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0

@@ -1,10 +1,10 @@
 //! Elimination of candidates after each round.
 //!
-//! The leader is the candidate with the best mean gain, with equal weight for each stratum. A candidate is eliminated
-//! if it is significantly worse in a paired t-test within strata and, for right or wrong answers, also in McNemar's
-//! exact test. The significance level is corrected for the number of rounds (Bonferroni) and of remaining candidates
-//! (Holm). With two objectives, a single rival must be better in both. [`docs/search.md`](../../docs/search.md) reports
-//! simulated savings and error rates.
+//! The leader is the candidate with the best mean gain (right answers or negative losses), with equal weight for each
+//! stratum (task or text). A candidate is eliminated if it is significantly worse in a paired t-test within strata and,
+//! for right or wrong answers, also in McNemar's exact test. The significance level is corrected for the number of
+//! rounds (Bonferroni) and of remaining candidates (Holm). With two objectives, a single rival must be better in both.
+//! [`docs/search.md`](../../docs/search.md) reports simulated savings and error rates.
 
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{StratifiedMean, holm_correction};
@@ -30,7 +30,7 @@ pub struct Elimination {
 
 /// Decides which candidates are eliminated after a round. `objectives` contains the gains by candidate and stratum,
 /// with items in the same order for all candidates. Larger gains are better. `level` bounds the probability of a wrong
-/// elimination.
+/// elimination. Returns `None` if no candidate is alive.
 pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = find_leader(alive, first)?;
@@ -41,7 +41,7 @@ pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], l
             let closest = rivals
                 .iter()
                 .filter(|rival| **rival != candidate)
-                .map(|&rival| (rival, worse_p(candidate, rival, objectives) * rivals.len() as f64));
+                .map(|&rival| (rival, intersection_union_p(candidate, rival, objectives) * rivals.len() as f64));
             let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
             Elimination { candidate, rival, p: p.min(1.0) }
         })
@@ -58,6 +58,7 @@ fn find_leader<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option
     best.map(|(candidate, _)| candidate)
 }
 
+/// Returns the mean over all non-empty strata of their mean gains.
 pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     let means = strata.iter().map(AsRef::as_ref).filter(|values| !values.is_empty());
     let means: Vec<f64> = means.map(|values| values.iter().sum::<f64>() / values.len() as f64).collect();
@@ -66,7 +67,7 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 
 /// Computes the p-value of the intersection-union test that a candidate is worse in every objective. This is the
 /// largest p-value of any objective, or 1 if in some objective the candidate is not worse.
-fn worse_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
+fn intersection_union_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
         .map(|objective| match StratifiedMean::paired(&objective[rival], &objective[candidate]) {

@@ -191,8 +191,8 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
     Ok(())
 }
 
-/// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
-/// on the items of the race, so that the winner's lead is known on both sets.
+/// Scores the winner, the runner-up, plain removal (the winner's layers without recovery) and the dense backbone on
+/// held-out items. Also scores plain removal on the items of the race, so that the winner's lead is known on both sets.
 pub(super) fn judge_winner(
     grid: &Grid,
     spec: &Search,
@@ -237,7 +237,7 @@ pub(super) fn judge_winner(
         None => Vec::new(),
         Some(held_out) => {
             let raced = score_plain_removal(grid, spec, env, tracks, racers, (winner, &plain), spent)?;
-            score_difference::leads(tracks, (&winner.gains, &raced), (won, held_out))
+            score_difference::compute_leads(tracks, (&winner.gains, &raced), (won, held_out))
         }
     };
     Ok((judged, leads))
@@ -245,9 +245,9 @@ pub(super) fn judge_winner(
 
 /// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
 /// better in the first objective. The first candidate wins a tie.
-fn find_runner_up(racers: &[Racer], best: usize) -> Option<usize> {
+fn find_runner_up(racers: &[Racer], winner: usize) -> Option<usize> {
     let others = (0..racers.len())
-        .filter(|&racer| racer != best && !matches!(racers[racer].outcome, CandidateOutcome::Failed { .. }));
+        .filter(|&racer| racer != winner && !matches!(racers[racer].outcome, CandidateOutcome::Failed { .. }));
     others.rev().max_by(|&a, &b| {
         let [a, b] = [&racers[a], &racers[b]];
         a.rank().cmp(&b.rank()).then(a.merit().total_cmp(&b.merit()))
@@ -273,7 +273,7 @@ fn score_plain_removal(
     (winner, plain): (&Racer, &Cell),
     spent: &mut SearchCost,
 ) -> Result<Vec<Gains>> {
-    // In each stratum, the winner was scored on whole ranges, so the start of a range decides.
+    // The winner was scored on whole ranges only, so it saw a range if and only if it saw the range's first item.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
         let ranges = rounds.flat_map(|round| track.schedule.added_ranges(round, stratum));
@@ -302,17 +302,17 @@ struct ScoredCell {
     gains: Vec<Gains>,
 }
 
-/// Scores the cells on the item ranges that `draws` returns for each stratum.
+/// Scores the cells on the item ranges that `draw_ranges` returns for each stratum (task or text).
 fn score_cells(
     grid: &Grid,
     spec: &Search,
     env: &SearchEnv<'_>,
     tracks: &[Track],
     (name, cells): (&str, Vec<Cell>),
-    draws: &DrawRanges<'_>,
+    draw_ranges: &DrawRanges<'_>,
 ) -> Result<Vec<ScoredCell>> {
     let name = format!("{}.{name}", grid.name);
-    let evaluate = build_evaluation(spec, tracks, draws);
+    let evaluate = build_evaluation(spec, tracks, draw_ranges);
     let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
     let outcome = (env.run)(&judged_grid)?;
     outcome

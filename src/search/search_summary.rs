@@ -125,7 +125,8 @@ impl SearchOutcome {
             .collect()
     }
 
-    /// Formats notes on significance, the winner's lead and the cost of the search, one per line.
+    /// Formats notes on significance, identical candidates, shortened names, the winner's lead and the cost of the
+    /// search, one per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
@@ -220,8 +221,8 @@ fn format_half_width(half: Option<f64>, decimals: usize) -> String {
     half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"))
 }
 
-fn format_size(count: u64) -> String {
-    let size = count as f64;
+fn format_size(bytes: u64) -> String {
+    let size = bytes as f64;
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }
 
