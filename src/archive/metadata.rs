@@ -177,10 +177,10 @@ fn reference(id: &str) -> Value {
 }
 
 /// Unwraps a list with a single element, as RO-Crate recommends. Returns other lists unchanged.
-fn unwrap_single(mut all: Vec<Value>) -> Value {
-    match all.len() {
-        1 => all.remove(0),
-        _ => all.into(),
+fn unwrap_single(mut values: Vec<Value>) -> Value {
+    match values.len() {
+        1 => values.remove(0),
+        _ => values.into(),
     }
 }
 

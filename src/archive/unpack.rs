@@ -63,11 +63,11 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
     Ok(UnpackedRecord { intact, altered })
 }
 
-/// Writes all entries and returns their names.
-fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
+/// Writes all entries and returns the names of the files.
+fn write_entries(from: impl Read + Seek, archive_bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| zip_error(&error))?;
     let mut names = BTreeSet::new();
-    let mut remaining_bytes = bytes;
+    let mut remaining_bytes = archive_bytes;
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|error| zip_error(&error))?;
         let name = entry.name().map_err(|error| zip_error(&error))?.into_owned();

@@ -1,5 +1,5 @@
-//! Export formats for each combination of a cut and a repair, derived from the list of recoveries and the exporter's
-//! checks.
+//! Export formats for each combination of a cut (removed layers or sublayers) and a recovery, derived from the list of
+//! recoveries and the exporter's checks.
 
 use crate::checkpoint::{check_deci_step, check_deci_support};
 use crate::criterion::DepthUnit;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_recovery_that_applies_is_listed() {
+    fn every_recovery_is_listed_for_llama() {
         let all = listed("llama-gqa", |_| true);
         for method in recovery::descriptions() {
             let name = format!("`{}`", method.name);

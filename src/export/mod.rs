@@ -209,10 +209,10 @@ fn check_gguf_support(grid: &Grid, cell: usize) -> Result<()> {
 }
 
 /// Returns an error if the user interrupted the export.
-fn check_stop(stop: &AtomicBool, what: &str) -> Result<()> {
+fn check_stop(stop: &AtomicBool, output_kind: &str) -> Result<()> {
     fault::fault_point("export");
     match stop.load(Relaxed) {
-        true => Err(Error::interrupted(format!("stopped; the incomplete {what} was removed"))),
+        true => Err(Error::interrupted(format!("stopped; the incomplete {output_kind} was removed"))),
         false => Ok(()),
     }
 }

@@ -93,7 +93,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
-    let errors = stderr.map(read_errors);
+    let errors = stderr.map(read_stderr);
     // Ignore write errors: if the child has died, its exit status explains why.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
@@ -118,7 +118,7 @@ fn read_reports(stdout: ChildStdout) -> Receiver<Report> {
     receiver
 }
 
-fn read_errors(stderr: ChildStderr) -> thread::JoinHandle<String> {
+fn read_stderr(stderr: ChildStderr) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         stderr.take(MAX_STDERR_BYTES).read_to_end(&mut bytes).ok();
@@ -152,7 +152,7 @@ impl Outcome {
     }
 
     /// Infers which limit the child exceeded, from its reports, its stderr, or its silence.
-    fn limit(&self) -> Option<ResourceLimit> {
+    fn infer_exceeded_limit(&self) -> Option<ResourceLimit> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);
         }
@@ -169,7 +169,7 @@ impl Outcome {
         if self.is_done {
             return Ok(());
         }
-        let limit = self.limit();
+        let limit = self.infer_exceeded_limit();
         let input = self.exceeded.and_then(|(_, input)| input).or(self.last_started);
         let input = input.unwrap_or_else(|| request.probe.origin());
         let error = match limit {

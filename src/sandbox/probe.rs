@@ -44,7 +44,7 @@ impl Probe {
         match self {
             Self::Definitions { path, name, folder } => {
                 let Some(selected) = Library::find_at(path, name, folder.as_deref()) else { return Ok(()) };
-                selected?.tasks.iter().try_for_each(read_generation)
+                selected?.tasks.iter().try_for_each(check_generation)
             }
             Self::Chat { folder } => ChatTemplate::from_folder(folder).map(drop),
             Self::Task(probe) => probe.run(),
@@ -86,7 +86,7 @@ impl Probe {
 }
 
 /// Checks the generation settings of a definition, as a grid does.
-fn read_generation(definition: &Definition) -> Result<()> {
+fn check_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => GenerationConfig::read(&definition.generation).map(drop),
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),

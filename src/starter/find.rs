@@ -104,7 +104,7 @@ fn model_name(folder: &Path) -> String {
     if is_gguf(folder) { last[..last.len() - ".gguf".len()].to_owned() } else { last }
 }
 
-/// Returns the part of a file name before its first dot.
+/// Returns the first non-empty part of a file name that is split at dots, or `text` if there is none.
 pub(super) fn file_stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
@@ -206,7 +206,8 @@ fn build_embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpu
     }
 }
 
-pub(super) fn find_embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
-    let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
+pub(super) fn find_embedded_tasks(folder: &Path, task_names: &[&str]) -> Vec<(String, PathBuf)> {
+    let files =
+        task_names.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
     files.filter(|(_, file)| file.is_file()).collect()
 }

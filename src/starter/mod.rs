@@ -20,7 +20,7 @@ use crate::grid::{self, Grid};
 use crate::options::MethodDescription;
 use crate::{criterion, recovery};
 
-/// Default window length in tokens, as in the reference code.
+/// Default window length in tokens, as in the paper's reference code.
 const MAX_LENGTH: usize = 2048;
 /// Window length in tokens for the embedded texts, which are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;

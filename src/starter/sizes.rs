@@ -56,9 +56,9 @@ pub(super) struct ScoredData {
     pub(super) tasks: usize,
 }
 
-/// Halves sizes until the estimated time fits the budget: first the number of scored windows, then the number of
-/// sequences, then their length, then the number of sequences again. If this is not enough, drops depths and then
-/// repairs.
+/// Halves sizes until the estimated time is at most [`ESTIMATE_FRACTION`] of [`MAX_SECONDS`]: first the number of
+/// scored windows, then the number of sequences, then their length, then the number of sequences again. If this is not
+/// enough, drops depths and then repairs.
 pub(super) fn shrink_to_budget(
     mut sizes: Sizes,
     models: &[Model],
@@ -120,7 +120,7 @@ fn estimate_flops(sizes: Sizes, models: &[Model], scored_data: &ScoredData) -> f
         let dense = activations::pass_flops(&model.config, &Load::windows(1, length));
         for load in &loads {
             let trie = Trie::for_scoring(&programs).flops(&model.config, load);
-            // A repaired variant shares the layers below the cut with plain removal, but not those above it.
+            // A repaired model shares the layers below the cut with plain removal, but not those above it.
             let above: f64 = depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
             let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;
             flops += trie.shared + repairs as f64 * (above * dense * load.tokens as f64 + head * depths.len() as f64);
@@ -144,7 +144,10 @@ mod tests {
         let mut before = paper;
         for rate in [1e10, 1e9, 1e8] {
             let sizes = shrink_to_budget(paper, &models, &scored_data, rate);
-            assert!(calibrated_and_scored(sizes) <= calibrated_and_scored(before), "{sizes:?} {before:?}");
+            assert!(
+                calibrated_and_scored_tokens(sizes) <= calibrated_and_scored_tokens(before),
+                "{sizes:?} {before:?}"
+            );
             before = sizes;
         }
         assert!(before.windows == Some(MIN_WINDOWS) && before.sequences * before.length >= 16 * 128, "{before:?}");
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!((before.depths, before.repairs), (1, 1));
     }
 
-    fn calibrated_and_scored(sizes: Sizes) -> usize {
+    fn calibrated_and_scored_tokens(sizes: Sizes) -> usize {
         sizes.sequences * sizes.length + sizes.windows.unwrap_or(usize::MAX / 4096) * sizes.length
     }
 }

@@ -98,7 +98,7 @@ fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
         let after = before + row.len();
         if after as f64 >= SPLIT_RANGE[0] * bytes as f64 {
             let is_good = after as f64 <= SPLIT_RANGE[1] * bytes as f64 && index + 1 < rows.len();
-            let cut = if is_good { row.len() } else { cut_within(row, before, bytes)? };
+            let cut = if is_good { row.len() } else { find_split_offset(row, before, bytes)? };
             let mut calibration: Vec<&str> = rows[..index].iter().map(String::as_str).collect();
             calibration.push(&row[..cut]);
             let rest = row[cut..].trim_start();
@@ -115,11 +115,11 @@ fn has_words(part: &[&str]) -> bool {
     part.iter().any(|row| !row.trim().is_empty())
 }
 
-/// Returns the byte offset at which to split a row that starts at byte `before` of a text with `bytes` bytes. Prefers a
-/// blank line, then a line end, then whitespace.
-fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
+/// Returns the byte offset at which to split a row that starts at byte `row_start` of a text with `text_bytes` bytes.
+/// Prefers a blank line, then a line end, then a space in [`SPLIT_RANGE`]. Otherwise uses the row's last whitespace.
+fn find_split_offset(row: &str, row_start: usize, text_bytes: usize) -> Option<usize> {
     let [first, ideal, last] = [SPLIT_RANGE[0], CALIBRATION_FRACTION, SPLIT_RANGE[1]].map(|fraction| {
-        let offset = ((fraction * bytes as f64) as usize).saturating_sub(before).min(row.len());
+        let offset = ((fraction * text_bytes as f64) as usize).saturating_sub(row_start).min(row.len());
         (0..=offset).rev().find(|offset| row.is_char_boundary(*offset)).unwrap_or(0)
     });
     for pattern in [ROW_SEPARATOR, "\n", " "] {

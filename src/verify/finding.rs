@@ -164,22 +164,22 @@ impl CheckResult {
         }
     }
 
-    pub(super) fn record_agreement(&mut self, by: f64) {
+    pub(super) fn record_agreement(&mut self, difference: f64) {
         self.agreed += 1;
-        self.max_difference = self.max_difference.max(by);
+        self.max_difference = self.max_difference.max(difference);
     }
 
     pub(super) fn record_difference(
         &mut self,
-        at: impl Into<String>,
+        location: impl Into<String>,
         [recorded, found]: [impl Into<String>; 2],
-        by: Option<f64>,
+        difference: Option<f64>,
     ) {
         self.mismatches.push(ValueMismatch {
-            at: at.into(),
+            at: location.into(),
             recorded: recorded.into(),
             found: found.into(),
-            difference: by,
+            difference,
         });
     }
 
@@ -193,22 +193,23 @@ impl CheckResult {
 
     /// Compares two numbers. They agree if they are bit-identical, both NaN, or differ by at most `tolerance`.
     pub(super) fn compare_numbers(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
-        let by = (found - recorded).abs();
-        match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
-            true => self.record_agreement(if by.is_finite() { by } else { 0.0 }),
+        let difference = (found - recorded).abs();
+        match recorded.to_bits() == found.to_bits() || difference <= tolerance || (recorded.is_nan() && found.is_nan())
+        {
+            true => self.record_agreement(if difference.is_finite() { difference } else { 0.0 }),
             false => self.record_difference(
                 at(),
                 [recorded.to_string(), found.to_string()],
-                Some(by).filter(|by| by.is_finite()),
+                Some(difference).filter(|difference| difference.is_finite()),
             ),
         }
     }
 
-    /// Compares a printed number with a value. The tolerance `half` is half a unit in the last printed digit.
-    pub(super) fn compare_printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
-        match (printed - value).abs() <= half {
+    /// Compares a printed number with a value. The tolerance `half_unit` is half a unit in the last printed digit.
+    pub(super) fn compare_printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half_unit: f64) {
+        match (printed - value).abs() <= half_unit {
             true => self.record_agreement(0.0),
-            false => self.compare_numbers(at, printed, value, half),
+            false => self.compare_numbers(at, printed, value, half_unit),
         }
     }
 

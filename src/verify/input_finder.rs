@@ -14,6 +14,7 @@ use crate::results::may_be_left_out;
 
 pub(super) struct InputFinder {
     roots: Vec<PathBuf>,
+    /// Hashes of the files that were read so far; `None` for unreadable files.
     hashes: Mutex<HashMap<PathBuf, Option<String>>>,
 }
 
@@ -43,7 +44,7 @@ impl InputFinder {
             check.record_missing(what, format!("recorded hashes of files below {}", path.display()));
             return None;
         }
-        let candidates = self.candidates(path);
+        let candidates = self.find_candidates(path);
         if let Some(found) = candidates.iter().find(|base| {
             expected.iter().all(|(file_name, hash)| self.hash(&join_file(base, file_name)).as_ref() == Some(*hash))
         }) {
@@ -67,7 +68,7 @@ impl InputFinder {
 
     /// Returns the existing candidates: the path itself, then paths under each root that end in the same components,
     /// longest match first.
-    fn candidates(&self, path: &Path) -> Vec<PathBuf> {
+    fn find_candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
         // Use only the components after the last `..`, because the earlier ones depend on the machine.
         let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);

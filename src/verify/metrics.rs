@@ -17,7 +17,7 @@ use crate::tasks::{DocumentResult, Flip, Task};
 /// Maximum relative difference between two computations of the same number in f64.
 pub(super) const MAX_ROUNDING_ERROR: f64 = 1e-9;
 
-/// Recomputes all numbers that have recorded items, and compares them with the recorded numbers.
+/// Recomputes numbers, answers, flips and boundary errors from the recorded items, and compares them with the record.
 ///
 /// # Errors
 /// Fails if the table of channel errors cannot be read.
@@ -59,7 +59,8 @@ fn describe_answer(is_right: Option<&bool>) -> &'static str {
     if is_right == Some(&true) { "right" } else { "wrong" }
 }
 
-/// Recomputes a number from its items. Returns `None` if it has no recorded items.
+/// Recomputes a number from its recorded items or, for an average, from the values that it averages. Returns `None` if
+/// they are not recorded.
 fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
     match (number.answers(), number.losses()) {
         (Some(tasks), _) => {
@@ -74,7 +75,7 @@ fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f
         }
         // Of task definitions that score texts, only token perplexities are recomputed, because word and byte counts
         // are not recorded.
-        (_, Some(losses)) if is_defined(recorded, number) => {
+        (_, Some(losses)) if has_task_definition(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
         }
@@ -111,7 +112,7 @@ pub(super) fn metric_of(number: &ResultRow) -> Metric {
 }
 
 /// Returns whether a number belongs to a task with an lm-evaluation-harness definition.
-pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
+pub(super) fn has_task_definition(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
@@ -123,7 +124,7 @@ pub(super) fn columns_without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
         .numbers
         .iter()
         .filter(|number| number.record.value.is_some() && number.answers().is_none() && number.losses().is_none())
-        .filter(|number| is_defined(recorded, number));
+        .filter(|number| has_task_definition(recorded, number));
     numbers_without_items.map(|number| number.column.as_str()).collect()
 }
 
@@ -202,7 +203,7 @@ fn recompute_flips(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, varia
         .collect()
 }
 
-/// Checks the table of errors per channel against the recorded boundary errors.
+/// Checks the table of errors per channel against the recorded boundary errors, which are their means.
 fn check_channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> Result<()> {
     let path = folder.join(CHANNELS_FILE);
     if !path.exists() {

@@ -149,7 +149,7 @@ impl PreparedFolder {
 /// # Errors
 /// Fails if the user interrupts the verification.
 pub fn finish(prepared: Vec<PreparedFolder>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
-    let drawn: Vec<&DrawnSample> = prepared.iter().map(|part| &part.drawn).collect();
+    let drawn: Vec<&DrawnSample> = prepared.iter().map(|folder| &folder.drawn).collect();
     recompute::calibrate(&drawn, request)?;
-    prepared.into_iter().map(|part| part.finish(request)).collect()
+    prepared.into_iter().map(|folder| folder.finish(request)).collect()
 }

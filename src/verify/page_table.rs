@@ -125,7 +125,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
         };
         // In a transposed table, skip the leading columns, which contain the prompt length and batch size.
         let skipped = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
-        for cell in unmatched_cells(&cells[skipped..], texts, check) {
+        for cell in find_unmatched_cells(&cells[skipped..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
             check.record_difference(position, [cell, "no such number in that row of page.json".to_owned()], None);
         }
@@ -136,8 +136,9 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
 /// LaTeX command that shades a row.
 const SHADE_COMMAND: &str = "\\rowcolor{gray!15}";
 
-/// Returns the cells whose numbers appear in none of the `texts`. Each text can match only one cell.
-fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
+/// Returns the cells whose numbers appear in none of the `texts`, and records an agreement for each other cell that has
+/// numbers. Each text can match only one cell.
+fn find_unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
     let mut unmatched = Vec::new();
     for cell in cells {
         let bare = cell.replace(SHADE_COMMAND, "");
@@ -231,7 +232,7 @@ mod tests {
     fn unexpected_numbers(cells: &[&str]) -> Vec<String> {
         let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
         let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
-        unmatched_cells(&cells, texts, &mut CheckResult::new(CheckKind::Tables))
+        find_unmatched_cells(&cells, texts, &mut CheckResult::new(CheckKind::Tables))
     }
 
     #[test]

@@ -39,12 +39,12 @@ struct EngineGrid {
 /// # Errors
 /// Fails if the user interrupts the run. Other failures are reported by the checks of the folders that need the
 /// calibration.
-pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Result<()> {
+pub(super) fn calibrate(samples: &[&DrawnSample], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
-    for part in all.iter().flat_map(|drawn| &drawn.engine_grids) {
-        match joined.iter_mut().find(|group| group.is_compatible_with(part)) {
-            Some(group) => group.merge_grid(part),
-            None => joined.push(part.without_evaluations()),
+    for engine_grid in samples.iter().flat_map(|drawn| &drawn.engine_grids) {
+        match joined.iter_mut().find(|group| group.is_compatible_with(engine_grid)) {
+            Some(group) => group.merge_grid(engine_grid),
+            None => joined.push(engine_grid.without_evaluations()),
         }
     }
     for EngineGrid { grid, settings, .. } in &joined {
@@ -90,7 +90,7 @@ fn without_name(cell: &Cell) -> Cell {
     Cell { name: String::new(), ..cell.clone() }
 }
 
-/// Samples cells, and finds their inputs on this machine.
+/// Samples cells, and drops those whose inputs are missing on this machine.
 pub(super) fn draw_sample(
     recorded: &ReferenceRun,
     request: &VerifyRequest<'_>,
@@ -132,7 +132,7 @@ pub(super) fn draw_sample(
         subset.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
         let Some(backbone) = subset.cells.first().map(|cell| cell.backbone.clone()) else { continue };
         subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
-        let (engine_request, note) = self::engine_request(&engine, &subset, &backbone);
+        let (engine_request, note) = choose_engine(&engine, &subset, &backbone);
         notes.extend(note);
         let base = request.settings;
         let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
@@ -218,7 +218,7 @@ impl DrawnSample {
 }
 
 /// Returns the recorded engine. If this machine cannot run it, returns the closest available engine and a note.
-fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
+fn choose_engine(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), unavailable_note(id));
     };

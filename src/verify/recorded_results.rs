@@ -32,7 +32,7 @@ struct RunCellName {
     name: String,
 }
 
-/// Diagnostics recorded for one boundary.
+/// Diagnostics recorded for one boundary ([`BoundaryResult`](crate::pipeline::stage::boundary_result::BoundaryResult)).
 #[derive(Debug, Deserialize)]
 pub(super) struct RunBoundary {
     pub(super) region: (usize, usize),

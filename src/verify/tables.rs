@@ -117,7 +117,8 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
     }
 }
 
-/// Checks a table with one row per cell and one column per number.
+/// Checks a table with one row per cell and one column per number. Rows do not name their cells, so each row is
+/// compared with the remaining cell that differs from it in the fewest columns. Skips tables of means over seeds.
 fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckResult) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {

@@ -1,9 +1,9 @@
-//! Compares recomputed values with recorded ones. Cells are matched by identity, items by index.
+//! Compares recomputed values with recorded ones. Cells are matched by [`Identity`], items by index.
 
 use std::sync::Arc;
 
 use super::finding::{CheckKind, CheckResult};
-use super::metrics::{MAX_ROUNDING_ERROR, is_defined, metric_of};
+use super::metrics::{MAX_ROUNDING_ERROR, has_task_definition, metric_of};
 use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
@@ -16,7 +16,7 @@ use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;
 
-/// Results of all checks on one results folder.
+/// Results of the checks on one results folder that need recomputed values.
 pub(super) struct Checks {
     pub(super) inputs: CheckResult,
     windows: CheckResult,
@@ -177,7 +177,7 @@ impl Checks {
     pub(super) fn into_results(self, recorded: &ReferenceRun) -> Vec<CheckResult> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
-            let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
+            let defined_numbers = numbers.iter().filter(|number| has_task_definition(recorded, number) == defined);
             defined_numbers.filter_map(|number| Some(number.losses()?.len())).sum()
         };
         let windows = losses(false);
