@@ -286,6 +286,7 @@ impl LimitArgs {
         words
     }
 
+    /// Returns the run settings. Prints a note if a build with GPU support finds no usable GPU.
     pub(super) fn settings(&self, engine: EngineRequest) -> RunSettings {
         if let Some(error) = engine.without_gpu() {
             note!("computing on the CPU: {}", error.one_line());

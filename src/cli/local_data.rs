@@ -91,9 +91,9 @@ fn list_possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> 
             .into();
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let above = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let parent_name = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     let ending = name.find('.').map_or("", |at| &name[at..]);
-    [format!("corpora/{}{ending}", need.name), format!("corpora/{above}-{name}")]
+    [format!("corpora/{}{ending}", need.name), format!("corpora/{parent_name}-{name}")]
         .map(|name| (name, path.to_owned()))
         .into()
 }

@@ -148,7 +148,7 @@ impl Reporter for RunProgress {
                 ));
             }
             Event::Note { text } => meter.bars.print_line(&text),
-            Event::Failed { cell, reason } => meter.bars.print_error(&format!("{cell} failed: {reason}")),
+            Event::Failed { cell, reason } => meter.bars.print_always(&format!("{cell} failed: {reason}")),
             Event::Started(job) => {
                 let tokens = job.tokens as u64;
                 let bar = meter.bars.add_bar(Some(tokens), 0, BAR, &job.label);
@@ -283,7 +283,7 @@ impl hub::Reporter for FetchProgress {
             }
             hub::Event::FetchFailed { file, why } => {
                 meter.bars.finish(&file);
-                meter.bars.print_error(&format!("{file} failed: {why}"));
+                meter.bars.print_always(&format!("{file} failed: {why}"));
             }
             hub::Event::FetchWaits { seconds: time, why } => {
                 meter.bars.print_line(&format!("waiting {}: {why}", format_seconds(time)));
@@ -337,12 +337,12 @@ impl<K: Ord> Bars<K> {
 
     pub(super) fn print_line(&self, text: &str) {
         if terminal::shows_notes() {
-            self.print_error(text);
+            self.print_always(text);
         }
     }
 
     /// Prints a line, even in quiet mode.
-    pub(super) fn print_error(&self, text: &str) {
+    pub(super) fn print_always(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
             Some(bars) => drop(bars.println(text)),
@@ -353,7 +353,7 @@ impl<K: Ord> Bars<K> {
     /// Prints a detail in verbose mode.
     pub(super) fn print_detail(&self, text: &str) {
         if terminal::shows_details() {
-            self.print_error(text);
+            self.print_always(text);
         }
     }
 

@@ -103,8 +103,9 @@ pub(super) fn find_existing_pages(reports: &Path) -> Vec<PathBuf> {
 
 /// Writes the page for all results directories and prints which directories are left out.
 ///
-/// A page of recorded runs changes only if `record` is set. Without `record`, local results are written to a second
-/// page in `LOCAL_FOLDER`. Returns the path of the page, and whether any directory was left out.
+/// A page of recorded runs, whose results belong to the repository, changes only if `record` is set. Without `record`,
+/// local results are written to a second page in `LOCAL_FOLDER`. Returns the path of the page, and whether any
+/// directory was left out.
 pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
         true => list_folders(results).into_iter().filter(|folder| is_on_recorded_page(folder)).collect(),

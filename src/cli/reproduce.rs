@@ -179,7 +179,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
     Ok(chosen)
 }
 
-/// Line below the claims, which says how to see the details.
+/// Line printed below the claims that says where to find the details.
 const CLAIM_DETAILS: &str = "use -v to list where a claim fails; claims.md and the report quote the claims\n";
 
 /// Artifacts that could not be reproduced, each with the error.

@@ -134,8 +134,8 @@ fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> 
 }
 
 /// Writes the report on the searches and returns the paths of its files.
-fn write_files(target: &OutputFolder, found: &[SearchOutcome]) -> Result<Vec<PathBuf>> {
-    let files = search_files(BASE_NAME, found)?;
+fn write_files(target: &OutputFolder, outcomes: &[SearchOutcome]) -> Result<Vec<PathBuf>> {
+    let files = search_files(BASE_NAME, outcomes)?;
     let draft = target.stage()?;
     for (name, bytes) in &files {
         put(&draft.path().join(name), bytes)?;
@@ -172,12 +172,12 @@ fn output_folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option
 }
 
 /// Exports the winner of a search. The model card includes the search results.
-fn export_winner(grid: &Grid, found: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
+fn export_winner(grid: &Grid, outcome: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let weight_format = WeightFormat { dtype: None, shard_bytes: Gigabytes::from_bytes(5_000_000_000).bytes() };
-    let evidence = Some(found.markdown().replacen("## ", "### ", 1));
+    let evidence = Some(outcome.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
     let exporter = Exporter { store, settings, weight_format, reporter, stop, evidence };
-    let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
+    let winner = outcome.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner = winner.ok_or_else(|| Error::job("nothing to export: no candidate meets the budget when measured"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }

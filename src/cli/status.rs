@@ -101,10 +101,10 @@ fn format_shared_plan(plan: &PlanView, all: bool) -> String {
 fn format_worker(worker: &WorkerView) -> String {
     let number = worker.process.split('-').next().unwrap_or_default();
     let job = worker.scheduler_job.as_ref().map_or(String::new(), |job| format!(", job {job}"));
-    let at = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
-    let at = at.collect::<Vec<_>>().join("; ");
+    let progress = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
+    let progress = progress.collect::<Vec<_>>().join("; ");
     let rate = worker.flop_per_second.map_or(String::new(), |rate| format!(", {}/s", format_flops(rate)));
-    format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "idle" } else { &at })
+    format!("{} process {number}{job}{rate}: {}", worker.host, if progress.is_empty() { "idle" } else { &progress })
 }
 
 fn format_failure(failure: &FailureView) -> String {

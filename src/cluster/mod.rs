@@ -59,7 +59,7 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     unused
 }
 
-/// Returns the time since a file in a submission's directory was last modified.
+/// Returns the time since the last modification of a submission's files or subdirectories.
 fn idle_time(folder: &Path) -> Duration {
     let all = list_entries(folder).flat_map(|path| list_entries(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| time_since_modified(&path)).min().unwrap_or_default()

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_keys_and_secrets_are_rejected() {
+    fn unknown_keys_secrets_and_invalid_values_are_rejected() {
         for (text, word) in [
             ("partitoin: a", "partitoin"),
             ("export: [HF_TOKEN]", "HF_TOKEN"),

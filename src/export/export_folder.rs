@@ -121,9 +121,9 @@ pub(super) fn write_export(
     Ok(ExportedModel { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
-pub(super) fn check_disk_space(folder: &Path, needed: u64) -> Result<()> {
-    let Some(free) = disk::free(folder).filter(|free| *free < needed) else { return Ok(()) };
-    let [needed, free] = distinct_sizes(needed, free);
+pub(super) fn check_disk_space(folder: &Path, needed_bytes: u64) -> Result<()> {
+    let Some(free) = disk::free(folder).filter(|free| *free < needed_bytes) else { return Ok(()) };
+    let [needed, free] = distinct_sizes(needed_bytes, free);
     Err(Error::missing("not enough disk space for the model")
         .at(folder.display().to_string())
         .expected(format!("{needed} free"))

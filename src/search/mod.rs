@@ -367,7 +367,7 @@ pub(crate) struct CostModel<'a> {
     engine: EngineChoice,
     prompt: Latency,
     /// Placeholder for any affine operator, because costs do not depend on its values.
-    map: Arc<Operator>,
+    affine_placeholder: Arc<Operator>,
 }
 
 impl<'a> CostModel<'a> {
@@ -377,8 +377,8 @@ impl<'a> CostModel<'a> {
     /// Fails if the placeholder operator cannot be allocated.
     pub(crate) fn new(config: &'a Config, engine: EngineChoice, prompt: Latency) -> Result<Self> {
         let channels = config.hidden;
-        let map = Operator::affine(channels, vec![0.0; channels * channels], vec![0.0; channels])?;
-        Ok(Self { config, engine, prompt, map })
+        let affine_placeholder = Operator::affine(channels, vec![0.0; channels * channels], vec![0.0; channels])?;
+        Ok(Self { config, engine, prompt, affine_placeholder })
     }
 
     /// Returns one or two cost estimates for a depth. The costs of every cut at this depth lie between them.
@@ -392,7 +392,7 @@ impl<'a> CostModel<'a> {
         let programs = match depth.unit {
             DepthUnit::Layers | DepthUnit::Mlp => vec![Program::without(layers, &cut)],
             DepthUnit::Attention => {
-                let sublayers = cut.iter().map(|sublayer| (sublayer, Arc::clone(&self.map))).collect();
+                let sublayers = cut.iter().map(|sublayer| (sublayer, Arc::clone(&self.affine_placeholder))).collect();
                 let repairs = Repairs { sublayers, ..Repairs::default() };
                 vec![Program::without(layers, &cut), Program::repaired(layers, &cut, &repairs)]
             }
