@@ -133,7 +133,7 @@ fn push_fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// Finds the cell that matches a name or parts of a name.
+/// Finds the cell that `query` matches: its name, or some dot-separated parts of its name.
 ///
 /// # Errors
 /// Fails if no cell or more than one cell matches.

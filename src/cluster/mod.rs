@@ -86,7 +86,7 @@ fn is_owned_by_user(_: &Path) -> bool {
     false
 }
 
-/// File name of a frozen copy.
+/// File name of a frozen copy of the program.
 const PROGRAM_FILE_NAME: &str = "ghostlab";
 
 /// Copy of the program, frozen when jobs were submitted.

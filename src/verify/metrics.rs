@@ -141,7 +141,7 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
     Some(judged.collect())
 }
 
-/// Checks the recorded flips (changed answers) against the recorded answers of the dense model and the variant.
+/// Checks the recorded flips (changed answers) against the recorded answers of the dense and the pruned model.
 fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);

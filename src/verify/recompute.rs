@@ -74,7 +74,8 @@ impl EngineGrid {
         backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
     }
 
-    /// Adds the cells, backbones and corpora of a compatible grid. Skips cells that differ from a known cell only in name.
+    /// Adds the cells, backbones and corpora of a compatible grid. Skips cells that differ from an existing one only in
+    /// their names.
     fn merge_grid(&mut self, other: &Self) {
         let known: BTreeSet<usize> = (0..other.grid.cells.len())
             .filter(|&at| self.grid.cells.iter().any(|cell| without_name(cell) == without_name(&other.grid.cells[at])))
