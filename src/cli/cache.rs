@@ -209,8 +209,8 @@ fn verify(store: &Store, repair: bool, rewritten_marker: Option<PathBuf>) -> Res
 }
 
 fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
-    // Open the store only for reading. Opening it for writing would remove the drafts (partially written objects) of dead
-    // processes before they are listed.
+    // Open the store only for reading. Opening it for writing would remove the drafts (partially written objects) of
+    // dead processes before they are listed.
     let store = gc.store.open_read_only()?;
     let dead_drafts: Vec<AbandonedDraft> = store.abandoned_drafts().into_iter().filter(|draft| draft.dead).collect();
     let programs = deletable_programs(gc, &store);
