@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{CheckKind, CheckResult};
 use super::recorded_results::ReferenceRun;
-use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judge_folders, line};
+use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, format_row, judge_folders};
 use crate::error::Result;
 use crate::files::{self, regular};
 use crate::results::StoredResults;
@@ -71,7 +71,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
             );
             continue;
         }
-        let current_line = line(entry);
+        let current_line = format_row(entry);
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&current_line));
         match recorded_line {

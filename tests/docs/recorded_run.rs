@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judge_folders};
+use ghostlab::artifact::claims::{JudgedClaim, Judgement, format_headline, judge_folders};
 use ghostlab::results::number_record::{Condition, DENSE, Record};
 use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
@@ -189,7 +189,7 @@ fn judge_real_model(root: &Path) -> Vec<JudgedClaim<'static>> {
 
 /// Formats table 2 for the real model, with the verdicts on the paper's claims.
 fn format_real_section(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
-    let (_, counts) = headline(real, Some(seeds)).unwrap();
+    let (_, counts) = format_headline(real, Some(seeds)).unwrap();
     let [hold, fail, undecided, other] =
         [Judgement::Holds, Judgement::Fails, Judgement::Unknown, Judgement::NotApplicable]
             .map(|verdict| judged.iter().filter(|entry| entry.ours.outcome == verdict).count());
@@ -324,7 +324,7 @@ fn pages_show_the_numbers_of_recorded_runs() {
     });
     let cells = second.cells.len();
     assert!(readme.contains(&format!("{cells} cells")), "the README does not state {cells} cells for table 2");
-    let (_, counts) = headline(&second, Some(&seeds)).unwrap();
+    let (_, counts) = format_headline(&second, Some(&seeds)).unwrap();
     let accuracy = Numbers::new(second.records(), "acc_average");
     let perplexity = Numbers::new(third.records(), "ppl_average");
     let bundled = format_findings(&accuracy, &perplexity, &counts);
