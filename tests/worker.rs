@@ -77,7 +77,7 @@ fn jobs_of_a_stopped_worker_are_continued_by_another() {
 }
 
 #[test]
-fn worker_near_its_time_limit_stores_a_batch_first() {
+fn worker_near_its_time_limit_stores_a_batch_before_exiting() {
     let total = computed_tokens(&parse_events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;

@@ -147,8 +147,8 @@ fn add_input_entity(record: &Value, path: &str, hash: &str, entities: &mut Entit
     Some(reference(&id))
 }
 
-/// Returns the value of the `license` property: a reference to a new entity if `license` is a URL, otherwise the text
-/// itself.
+/// Returns the value of the `license` property: a reference to a new entity if `license` is a URL, the text itself if it
+/// is other text, and [`UNKNOWN_LICENSE`] if it is missing.
 fn license_value(license: Option<&str>, entities: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {

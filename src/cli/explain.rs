@@ -70,7 +70,7 @@ fn print_explanation(explanation: &ExplainAnswer) {
 
 /// Formats the removed layers as `layers [3, 4]` or the removed sublayers as `[attention 3, mlp 5]`.
 fn format_removed(removed: &Cut) -> String {
-    let prefix = if removed.is_whole_layers() { "layers " } else { "" };
+    let prefix = if removed.has_only_whole_layers() { "layers " } else { "" };
     format!("{prefix}{removed}")
 }
 

@@ -123,7 +123,11 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         answer::print_answer(ran, Answer::Run, |_| println!("{table}"))?;
     }
     if !target.as_described() && !target.description().differs.is_empty() {
-        note!("writing results to {} because of {}", target.path().display(), target.description().differs.join(", "));
+        note!(
+            "the results are in {} (overridden: {})",
+            target.path().display(),
+            target.description().differs.join(", ")
+        );
     }
     report_files(
         &format!("{} in {}; ", format_cell_count(grid.cells.len()), terminal::format_seconds(seconds)),

@@ -216,7 +216,7 @@ fn describe_merged_layers(layout: &Layout, deployed: &DeployedModel) -> impl Ite
 
 /// Formats how many of the `layers` layers of a backbone, or of its sublayers, are removed.
 fn format_amount(removed: &Cut, layers: usize) -> String {
-    if removed.is_whole_layers() {
+    if removed.has_only_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());
     }
     let count = removed.len();

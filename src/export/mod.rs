@@ -153,8 +153,14 @@ pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
             .at(path.display().to_string())
             .hint("use a name such as --to model.gguf"));
     }
-    let ours = path.is_file() && Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL_KEY));
-    OutputFile { path, inputs, force: ours, is_ours: |_| false }.check()
+    OutputFile { path, inputs, force: true, is_ours: |_| false }.check()?;
+    if path.exists() && !Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL_KEY)) {
+        return Err(Error::bad_input("the output file already exists")
+            .at(path.display())
+            .expected("no file, or a file that `ghostlab export` wrote")
+            .hint("choose another file"));
+    }
+    Ok(())
 }
 
 impl Exporter<'_> {

@@ -71,7 +71,7 @@ impl fmt::Display for TaskSettings {
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
         options.extend((self.seed != DEFAULT_FEWSHOT_SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
-        // System texts can be long, so they are identified by a hash.
+        // System prompts can be long, so they are identified by a hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
         options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
         options.extend(self.limit.map(|limit| format!("limit={limit}")));

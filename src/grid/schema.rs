@@ -211,12 +211,12 @@ pub(super) struct IncludeEntry {
 pub(super) struct PatternEntry {
     /// Models. A pattern with only this key also excludes their dense cells.
     pub(super) backbone: OneOrMany<String>,
-    /// Criteria, by name with any options, or with the given options.
+    /// Criteria. A name alone matches any options, and an entry with options matches only these.
     #[schemars(schema_with = "one_or_many::criteria_schema")]
     pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of removed layers.
     pub(super) depth: OneOrMany<DepthEntry>,
-    /// Recoveries, by name with any options, or with the given options.
+    /// Recoveries. A name alone matches any options, and an entry with options matches only these.
     #[schemars(schema_with = "one_or_many::recoveries_schema")]
     pub(super) recovery: OneOrMany<MethodEntry>,
     /// Calibrations that match the given keys.

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_shard_of_a_seed_is_rejected() {
+    fn only_shards_that_the_seeds_select_are_required() {
         let folder = tempfile::tempdir().unwrap();
         for shard in 0..8 {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();

@@ -47,7 +47,7 @@ impl SelectionKey {
 impl std::fmt::Display for SelectionKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, layers, removed } = self;
-        if !removed.is_whole_layers() {
+        if !removed.has_only_whole_layers() {
             return write!(f, "{backbone} ({})", removed_text(removed));
         }
         let removed = removed.whole_layers();

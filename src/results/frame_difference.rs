@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_difference_reports_largest_value_rows_and_cells() {
+    fn frame_difference_reports_its_maximum_its_rows_and_its_cells() {
         let recorded = table(&[-1.0, -2.0, -3.0], &[true, false, true]);
         let same = FrameDifference::between(&recorded, &recorded).unwrap();
         assert_eq!(same, FrameDifference::default());

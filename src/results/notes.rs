@@ -149,7 +149,7 @@ pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
 
 /// Formats a cut: `3-5,8` for whole layers, `attention 0,3-5; mlp 2` for sublayers by kind.
 pub fn removed_text(cut: &Cut) -> String {
-    if cut.is_whole_layers() {
+    if cut.has_only_whole_layers() {
         return ranges(&cut.whole_layers(), "-", ",");
     }
     let kinds = Sublayer::ALL.into_iter().filter_map(|kind| {

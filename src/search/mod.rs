@@ -242,7 +242,7 @@ impl SearchOutcome {
             });
             // Suggest a deeper cut. Eliminated candidates were not timed, so none of them can be suggested.
             let nearest = slow.map_or_else(String::new, |(candidate, reason)| {
-                let hint = match candidate.removed.is_whole_layers() {
+                let hint = match candidate.removed.has_only_whole_layers() {
                     true => {
                         let more = candidate.removed.whole_layers().len() + 1;
                         format!("; use `layers={more}` as the budget to remove one more layer")

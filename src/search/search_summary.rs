@@ -181,7 +181,7 @@ impl SearchOutcome {
 
 /// Formats the removed layers, or the removed sublayers of each kind.
 fn format_removed(cut: &Cut) -> String {
-    match cut.is_whole_layers() {
+    match cut.has_only_whole_layers() {
         true => ranges(&cut.whole_layers(), "–", ", "),
         false => removed_text(cut),
     }

@@ -185,8 +185,9 @@ fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     }
 }
 
-/// Returns, for each document, whether its answer flips between two cells. An entry is `None` if both answers are wrong
-/// and no log-likelihoods are recorded that show whether the answers differ.
+/// Returns, for each document, whether its answer changes between two cells in the way of `flip`. For
+/// [`Flip::Changed`], an entry is `None` if both answers are wrong and no log-likelihoods are recorded that show whether
+/// they differ.
 fn recompute_flips(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());

@@ -88,7 +88,7 @@ fn overrides_apply_before_the_grid_is_validated() {
 }
 
 #[test]
-fn grid_of_the_real_model_loads() {
+fn english_grid_of_the_tests_loads() {
     // Recreate the folder structure of a checkout, with empty files.
     let root = tempfile::tempdir().unwrap();
     write_backbone(&root.path().join("shared/real/backbone"), 16);

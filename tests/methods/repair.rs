@@ -68,7 +68,7 @@ fn zero_channel_is_repaired_and_noted() {
 }
 
 #[test]
-fn rank_deficient_calibration_is_noted_and_never_best() {
+fn rank_deficient_rows_have_a_note_and_are_never_marked_best() {
     let world = World::new();
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";

@@ -1,4 +1,4 @@
-//! Compares each computation on a small trained model (5 layers, C = 64) with reference implementations. The results
+//! Compares each computation on a small trained model (5 layers, 64 channels) with reference implementations. The results
 //! are in the reference data `stories260k`, whose README gives the tolerances.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

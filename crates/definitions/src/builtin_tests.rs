@@ -210,7 +210,7 @@ fn race_blank_handling_depends_on_the_task_version() {
 }
 
 #[test]
-fn error_for_a_malformed_race_problem_names_the_problem() {
+fn malformed_race_row_is_rejected_with_a_reason() {
     for (problems, words) in [
         ("[]", "at least one problem"),
         ("{}", "a list of dicts"),

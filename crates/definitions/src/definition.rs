@@ -1,6 +1,7 @@
 //! Task definitions. Unsupported keys are rejected with an error that names the key, file and line.
 
 mod fewshot_config;
+mod field_reader;
 mod key_reader;
 
 use ghostlab_core::error::Result;

@@ -286,9 +286,13 @@ impl<'a> SelectionCollector<'a> {
     fn unknown_name_error(&self, name: &str) -> Error {
         let near = nearest(name, self.library.entries.keys().map(String::as_str));
         let error = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
-        error.hint(near.map_or("pass the folder that contains its definition".to_owned(), |near| {
-            format!("did you mean `{near}`?")
-        }))
+        error.hint(
+            near.map_or(
+                "set `folder` in the grid, or pass `--definitions FOLDER`, to the folder that contains its definition"
+                    .to_owned(),
+                |near| format!("did you mean `{near}`?"),
+            ),
+        )
     }
 
     fn add_task(&mut self, name: String, node: &Node, overrides: &Node) -> String {

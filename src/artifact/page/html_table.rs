@@ -271,7 +271,7 @@ impl<'a> TableLayout<'a> {
 }
 
 /// Returns the index of the label column: the column marked as such, or else the last text column before the first
-/// number. Without either, it is the first column, or `None` if the group column labels the rows.
+/// number. Without either, it is the first column, or `None` if the rows have a group column and the table has numbers.
 fn find_label_column(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     if let Some(marked) = columns.iter().position(|column| column.label) {
         return Some(marked);

@@ -214,7 +214,7 @@ impl PaperNumber {
                 let (printed, value, error) = parse_number(cell).ok_or_else(|| {
                     Error::bad_input(format!("invalid value in the column `{name}`"))
                         .at(format!("{file}:{line}"))
-                        .expected("a printed decimal number, optionally followed by `±` and its error, or `-` for none")
+                        .expected("a decimal number such as `62.17`, optionally followed by `±` and its standard deviation, or `-`")
                         .found(format!("`{cell}`"))
                 })?;
                 let condition = label_condition(&label.join(", "));

@@ -43,7 +43,8 @@ pub const ROWS: &str = "rows.f32";
 pub const SUMS: &str = "sums.f64";
 
 /// Returns the key family of a calibration pass. It covers all sites, because the required sites are known only after
-/// layers have been selected.
+/// layers have been selected. Rows are stored instead of sums of their products: later grids with other depths or
+/// recoveries read the same rows, and summing all candidate pairs takes longer than writing the rows.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.base_identity(), tokens, backbone)
 }

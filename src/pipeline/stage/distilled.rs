@@ -239,7 +239,8 @@ fn latest_checkpoint(
     let interval = checkpoint_interval(plan);
     for number in (1..=CHECKPOINTS).rev() {
         let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * interval)) else { continue };
-        let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
+        let state =
+            Checkpoint::from_bytes(&artifact.read(STATE)?).map_err(|error| error.at(artifact.folder().display()))?;
         job.run.note(format!("resuming fine-tuning after step {} of {}", number * interval, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }

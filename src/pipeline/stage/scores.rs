@@ -54,7 +54,7 @@ const REMOVED_FIELD: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
 const DISTANCE_FIELD: &str = "distance";
 
-/// Key field that contains the merged layers of a trial that measures cosines.
+/// Key field that contains the merged layers of a trial that compares outputs by cosine.
 const MERGED_FIELD: &str = "merged";
 
 /// Value of the key field `compared` if scores are compared with the dense program of the same backbone.

@@ -77,6 +77,7 @@ pub fn read(object: &StoredObject, positions: Range<usize>, position_count: usiz
     let logits = object.read(LOGITS)?;
     let kept = tokens.len() / (4 * position_count).max(1);
     let range = 4 * positions.start * kept..4 * positions.end * kept;
+    let damaged_error = || Error::damaged("stored teacher outputs have the wrong length").at(object.folder().display());
     let tokens = tokens.get(range.clone()).ok_or_else(damaged_error)?;
     let logits = logits.get(range).ok_or_else(damaged_error)?;
     Ok(TopTokens {
@@ -84,10 +85,6 @@ pub fn read(object: &StoredObject, positions: Range<usize>, position_count: usiz
         tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
         logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
     })
-}
-
-fn damaged_error() -> Error {
-    Error::damaged("a shard of teacher outputs has the wrong length")
 }
 
 /// Maximum number of rows whose logits are in memory at the same time.

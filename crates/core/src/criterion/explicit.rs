@@ -129,7 +129,7 @@ fn check_listed_sublayers(removed: &Cut, spec: &PruneSpec<'_>) -> Result<()> {
     let candidates: Cut = spec.unit.candidates(spec.layers).into_iter().collect();
     if let Some((layer, kind)) = removed.iter().find(|&(layer, kind)| !candidates.contains(layer, kind)) {
         return Err(Error::bad_input(format!("`{NAME}` lists a sublayer that cannot be removed"))
-            .expected(format!("{} of layers below {}", spec.unit.plural(), spec.layers))
+            .expected(format!("{} with layer indices below {}", spec.unit.plural(), spec.layers))
             .found(format!("{kind} {layer}")));
     }
     if removed.len() != spec.depth {
@@ -207,7 +207,7 @@ mod tests {
         use DepthUnit::{Attention, Mlp, Sublayers};
         for (sublayers, depth, unit, words) in [
             (json!(["attention 1", "mlp 1"]), 2, Attention, "found:    mlp 1"),
-            (json!(["attention 6"]), 1, Sublayers, "sublayers of layers below 6"),
+            (json!(["attention 6"]), 1, Sublayers, "sublayers with layer indices below 6"),
             (json!([1]), 2, Mlp, "found:    attention 1"),
             (json!(["mlp 1", "mlp 2"]), 1, Mlp, "lists 2 sublayers for a depth of 1"),
             (json!(["mlp 1", "mlp 1"]), 2, Mlp, "expected: 2 different sublayers"),

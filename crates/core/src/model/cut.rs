@@ -63,7 +63,7 @@ impl Cut {
     }
 
     /// Returns whether the cut consists of whole layers only.
-    pub fn is_whole_layers(&self) -> bool {
+    pub fn has_only_whole_layers(&self) -> bool {
         2 * self.whole_layers().len() == self.0.len()
     }
 
@@ -207,7 +207,11 @@ mod tests {
         let cut = Cut::layers([0, 2, 3, 4]).with(5, Attention).with(7, Mlp).with(7, Attention);
         assert_eq!(cut.regions(), [(0, 1), (2, 5), (7, 8)]);
         assert_eq!(cut.whole_layers(), [0, 2, 3, 4, 7]);
-        assert!(!cut.is_whole_layers() && Cut::layers([1]).is_whole_layers() && Cut::default().is_whole_layers());
+        assert!(
+            !cut.has_only_whole_layers()
+                && Cut::layers([1]).has_only_whole_layers()
+                && Cut::default().has_only_whole_layers()
+        );
         assert_eq!(cut.to_string(), "[0, 2, 3, 4, attention 5, 7]");
     }
 }

@@ -237,7 +237,10 @@ impl Weights {
         let requested = shape.iter().product::<usize>();
         let stored_elements = stored_shape.iter().product::<usize>();
         if stored_shape.last() != shape.last() || first + requested > stored_elements {
-            return Err(Error::job("a tensor has too few rows").at(shard.location(name)));
+            return Err(Error::job("the requested rows exceed the tensor")
+                .at(shard.location(name))
+                .expected(format!("at most {stored_shape:?}"))
+                .found(format!("{shape:?} from element {first}")));
         }
         info.shape = shape.to_vec();
         let Some(float) = Float::from_encoding(info.encoding) else {

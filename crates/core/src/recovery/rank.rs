@@ -1,9 +1,11 @@
 //! Low-rank variant of Ghosted Layers, which the paper does not include.
 //!
-//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where the columns of `V` are
-//! the first `r` eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::low_rank_approximation`]). Ghosted's residual
-//! is orthogonal to the columns of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. Computing
-//! `x + (x·D)·U` needs `2·C·r` stored numbers instead of `C²`, and `2·C·r` multiplications per token.
+//! Let `X` be the residual stream before the removed layers, `Δ` their update, `C` the number of channels, and `M` the
+//! map of [`ghosted`](super::ghosted), which minimizes `‖X·M − Δ‖`. Among all maps `N` of rank `r`, `N = D·U` with
+//! `D = M·V` and `U = Vᵀ` minimizes `‖X·(N − M)‖`, where the columns of `V` are the first `r` eigenvectors of `MᵀXᵀΔ`
+//! (derivation at [`NormalEquations::low_rank_approximation`]). The residual of `M` is orthogonal to the columns of `X`,
+//! so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. Computing `x + (x·D)·U` needs `2·C·r` stored numbers
+//! instead of `C²`, and `2·C·r` multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

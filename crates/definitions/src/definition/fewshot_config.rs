@@ -3,7 +3,7 @@
 use ghostlab_core::error::{Error, Result};
 
 use super::Examples;
-use super::key_reader::{read_choices, read_field};
+use super::field_reader::{read_choices, read_field};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
 

@@ -4,17 +4,17 @@ use ghostlab_core::error::{Error, Result, nearest};
 use ghostlab_core::tasks::NonFiniteScore;
 
 use super::fewshot_config::read_examples;
+use super::field_reader::{read_choices, read_field};
 use super::{Data, Definition, Examples, Field};
 use crate::aggregate::Aggregation;
 use crate::bounds::MAX_REPEATS;
+use crate::equivalent;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
 use crate::prepared::{self, RowPreparation};
 use crate::row;
-use crate::template::Template;
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
-use crate::{activity, equivalent};
 
 /// Keys that are accepted but affect neither prompts nor scores.
 const KEYS_WITHOUT_EFFECT: [&str; 7] =
@@ -387,30 +387,5 @@ fn as_count(node: &Node) -> Option<usize> {
     match &node.tree {
         Tree::Scalar(Value::Int(number)) => usize::try_from(*number).ok(),
         _ => None,
-    }
-}
-
-pub(super) fn read_field(key: &str, node: &Node) -> Result<Field> {
-    match &node.tree {
-        Tree::Scalar(Value::Text(text)) => {
-            activity::record_start(format_args!("`{key}`, {}", node.location));
-            let template = Template::new(text, &node.location).map_err(|error| error.at(format!("`{key}`")))?;
-            Ok(Field::Text(Box::new(template), text.clone()))
-        }
-        Tree::Scalar(value @ (Value::Int(_) | Value::Bool(_))) => Ok(Field::Fixed(value.clone())),
-        Tree::List(_) if key.ends_with("target") => Ok(Field::Fixed(node.plain()?)),
-        Tree::Hook(function) => Err(hook_error(key, function, &node.location)),
-        _ => Err(value_error(key, "a column, a template or a number", node)),
-    }
-}
-
-pub(super) fn read_choices(key: &str, node: &Node) -> Result<Field> {
-    match &node.tree {
-        Tree::List(_) => Ok(Field::Fixed(node.plain()?)),
-        Tree::Map(pairs) => {
-            Ok(Field::Fixed(Value::List(pairs.iter().map(|(_, node)| node.plain()).collect::<Result<_>>()?)))
-        }
-        Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => read_field(key, node),
-        Tree::Scalar(_) => Err(value_error(key, "a list, a mapping, a column or a template", node)),
     }
 }

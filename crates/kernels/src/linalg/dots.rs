@@ -28,7 +28,8 @@ pub(super) fn try_multiply(
     b: MatrixView<'_, f32>,
 ) -> bool {
     let is_small = a.row_count() * b.column_count() <= MAX_ELEMENTS;
-    let is_supported = is_small && a.has_contiguous_rows() && b.t().has_contiguous_rows() && !has_avx512() && has_fma();
+    let is_supported =
+        is_small && a.has_contiguous_rows() && b.t().has_contiguous_rows() && !has_avx512() && has_avx2_fma();
     if is_supported {
         compute_products(destination, into, a, b);
     }
@@ -69,7 +70,7 @@ fn has_avx512() -> bool {
 }
 
 /// Returns whether the processor has FMA and AVX2.
-fn has_fma() -> bool {
+fn has_avx2_fma() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2")

@@ -48,7 +48,7 @@ impl OutputFile<'_> {
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        Err(already_exists_error(path).hint("choose another file, or overwrite it with --force"))
+        Err(already_exists_error(path).hint("choose another file, or pass --force to overwrite this one"))
     }
 
     /// Writes the file atomically.

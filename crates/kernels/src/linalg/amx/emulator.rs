@@ -207,7 +207,7 @@ unsafe fn configure(registers: &mut [Tile; TILES], config: *const u8) -> bool {
 /// Loads the rows of a tile from memory. Returns false if the tile is not configured.
 ///
 /// # Safety
-/// The rows and bytes of the tile's shape must be readable.
+/// For each row `r` of the tile, the `row_bytes` bytes at address `start + r · stride` must be valid for reads.
 unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
     tile.data = EMPTY_TILE.data;
     for row in 0..tile.rows {
@@ -221,7 +221,7 @@ unsafe fn load(tile: &mut Tile, (start, stride): (usize, usize)) -> bool {
 /// Stores the rows of a tile to memory. Returns false if the tile is not configured.
 ///
 /// # Safety
-/// The rows and bytes of the tile's shape must be writable.
+/// For each row `r` of the tile, the `row_bytes` bytes at address `start + r · stride` must be valid for writes.
 unsafe fn store(tile: &Tile, (start, stride): (usize, usize)) -> bool {
     for row in 0..tile.rows {
         let destination = (start + row * stride) as *mut u8;
