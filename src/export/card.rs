@@ -13,7 +13,7 @@ use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::Grid;
+use crate::grid::{Calibration, Grid};
 use crate::machine;
 use crate::model::{BranchPlace, Cut, DeployedModel, FloatType, Step, Sublayer, describe_quantization};
 use crate::pipeline::exec::CellResult;
@@ -151,18 +151,7 @@ fn build_card_values(
         recovery_source: method
             .and_then(|method| find_recovery_source(&method.name))
             .filter(|source| source.starts_with("http")),
-        calibration: cell.calibration.as_ref().map(|calibration| {
-            let corpus = grid.corpora.get(&calibration.corpus);
-            CalibrationText {
-                corpus: calibration.corpus.clone(),
-                rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
-                generated: corpus.is_some_and(|corpus| corpus.generated),
-                sequences: calibration.sequences,
-                operator_sequences: calibration.operator_sequences,
-                length: calibration.length,
-                seed: calibration.seed,
-            }
-        }),
+        calibration: cell.calibration.as_ref().map(|calibration| describe_calibration(grid, calibration)),
         finetune: method.and_then(|method| method.training),
         dtype: weight_format.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
@@ -173,6 +162,19 @@ fn build_card_values(
         evidence: evidence.clone(),
         evaluated: grid.evaluate.has_scores(),
         program: machine::program_version(),
+    }
+}
+
+fn describe_calibration(grid: &Grid, calibration: &Calibration) -> CalibrationText {
+    let corpus = grid.corpora.get(&calibration.corpus);
+    CalibrationText {
+        corpus: calibration.corpus.clone(),
+        rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
+        generated: corpus.is_some_and(|corpus| corpus.generated),
+        sequences: calibration.sequences,
+        operator_sequences: calibration.operator_sequences,
+        length: calibration.length,
+        seed: calibration.seed,
     }
 }
 

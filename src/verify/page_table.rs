@@ -42,30 +42,7 @@ pub(super) fn check_page(
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();
     let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
-    let columns = table.column("cell").zip(table.column("value"));
-    for (row, cells) in rows.iter().enumerate() {
-        for cell in cells {
-            let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
-            let text = cell["text"].as_str().unwrap_or_default();
-            let known = columns.is_none_or(|(key_column, value_column)| {
-                let mut lines = (0..table.rows.len()).filter(|&line| {
-                    table.rows[line].get(key_column).is_some_and(|keys| keys.split("; ").any(|part| part == key))
-                });
-                lines.any(|line| table.number(line, value_column).is_some_and(|found| nearly_equal(found, value)))
-            });
-            if !known {
-                check.record_difference(
-                    row_label(row, key),
-                    [value.to_string(), format!("no such value in {}", table.name)],
-                    None,
-                );
-                continue;
-            }
-            if let Some((number, half)) = parse_printed(text) {
-                check.compare_printed(|| format!("{}, as printed", row_label(row, key)), number, value, half);
-            }
-        }
-    }
+    check_page_cells(&rows, table, check);
     let file = file_name(markdown);
     let body = read_markdown_rows(markdown)?;
     if body.len() != rows.len() {
@@ -91,6 +68,34 @@ pub(super) fn check_page(
         check_latex(latex, &rows, check)?;
     }
     Ok(())
+}
+
+/// Checks the values and the printed numbers in the cells of `page.json` against the CSV table.
+fn check_page_cells(rows: &[Vec<&Value>], table: &PrintedTable, check: &mut CheckResult) {
+    let columns = table.column("cell").zip(table.column("value"));
+    for (row, cells) in rows.iter().enumerate() {
+        for cell in cells {
+            let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
+            let text = cell["text"].as_str().unwrap_or_default();
+            let known = columns.is_none_or(|(key_column, value_column)| {
+                let mut lines = (0..table.rows.len()).filter(|&line| {
+                    table.rows[line].get(key_column).is_some_and(|keys| keys.split("; ").any(|part| part == key))
+                });
+                lines.any(|line| table.number(line, value_column).is_some_and(|found| nearly_equal(found, value)))
+            });
+            if !known {
+                check.record_difference(
+                    row_label(row, key),
+                    [value.to_string(), format!("no such value in {}", table.name)],
+                    None,
+                );
+                continue;
+            }
+            if let Some((number, half)) = parse_printed(text) {
+                check.compare_printed(|| format!("{}, as printed", row_label(row, key)), number, value, half);
+            }
+        }
+    }
 }
 
 fn row_label(row: usize, key: &str) -> String {

@@ -253,16 +253,20 @@ pub(super) fn build_sample() -> Page {
             claim_row("Ghosted Layers has the highest average of all training-free recoveries.", "table2"),
             claim_row("The repaired backbone has a lower perplexity than the pruned one at every depth.", "table3"),
         ],
-        findings: vec![FindingRow {
-            severity: Severity::Contradiction,
-            rule: "an average is the mean of its row".into(),
-            position: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
-            expected: "49.34 (Table 2)".into(),
-            found: "49.39".into(),
-            note: String::new(),
-        }],
+        findings: vec![build_finding()],
         left_out: vec![("results/table2/tiny+cpu-bf16-1a2b3c4d".into(), "with cpu-bf16".into())],
         cells,
+    }
+}
+
+fn build_finding() -> FindingRow {
+    FindingRow {
+        severity: Severity::Contradiction,
+        rule: "an average is the mean of its row".into(),
+        position: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
+        expected: "49.34 (Table 2)".into(),
+        found: "49.39".into(),
+        note: String::new(),
     }
 }
 

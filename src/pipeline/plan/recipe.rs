@@ -248,17 +248,14 @@ impl BackbonePlan {
         else {
             return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::dense(index, dense.clone()) });
         };
-        let position = calibrations.get(calibration).copied();
-        let position =
-            position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
+        let missing_error = || Error::job("the plan has no calibration for the cell").at(cell.to_string());
+        let position = calibrations.get(calibration).copied().ok_or_else(missing_error)?;
         let plan = &self.calibrations[position];
         let spec = self.prune_spec(cell.depth);
         let repair = contents::repair_id(calibration, criterion, recovery, &spec);
         let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.is_repairing());
-        let rule = match repaired {
-            Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
-            None => criterion.to_string(),
-        };
+        let rule =
+            repaired.map_or(criterion.to_string(), |_| format!("{criterion} with {recovery} on {}", repair.fitted));
         let (cut, selection, steps) = match cuts.entry((position, rule, cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
@@ -281,17 +278,16 @@ impl BackbonePlan {
         };
         let identity = repaired_identity(plan, &cut, dense, repair.clone());
         let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
-        let operator = operator::key(calibrated_parts, &selection, &repair, &plan.tokens).with_description(&solved);
-        let operator = Arc::new(operator);
+        let operator =
+            Arc::new(operator::key(calibrated_parts, &selection, &repair, &plan.tokens).with_description(&solved));
         let text = training_calibration(cell).and_then(|text| calibrations.get(&text).copied());
-        let trained = match recovery.training.zip(text) {
-            None => None,
-            Some((finetune, text)) => {
-                self.check_one_block(cell, criterion)?;
-                let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
-                let key = distilled::key(calibrated_parts, &operator, &self.calibrations[text].tokens, &trained);
-                Some(TrainingPlan { text, finetune, key: Arc::new(key) })
-            }
+        let trained = if let Some((finetune, text)) = recovery.training.zip(text) {
+            self.check_one_block(cell, criterion)?;
+            let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
+            let key = distilled::key(calibrated_parts, &operator, &self.calibrations[text].tokens, &trained);
+            Some(TrainingPlan { text, finetune, key: Arc::new(key) })
+        } else {
+            None
         };
         let used_operator = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = self.score_keys(&identity, Some(used_operator));

@@ -78,16 +78,8 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
             config.scale.to_string(),
         ));
     }
-    // llama.cpp applies its default soft caps if the metadata entries are missing.
-    let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
-    if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
-        return Err(unsupported_error(
-            "soft caps of attention scores and logits, which llama.cpp always applies in `gemma2`",
-            "none",
-        ));
-    }
-    if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(unsupported_error("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
+    if form.name == "gemma2" {
+        check_gemma2(config)?;
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
@@ -101,6 +93,22 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     }
     rope_scaling_entries(config)?;
     Ok(form)
+}
+
+/// Rejects models without the soft caps or the tied embeddings that llama.cpp assumes in `gemma2`.
+fn check_gemma2(config: &Config) -> Result<()> {
+    // llama.cpp applies its default soft caps if the metadata entries are missing.
+    let mut capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
+    if capped.any(|(key, cap)| key.is_some() && cap.is_none()) {
+        return Err(unsupported_error(
+            "soft caps of attention scores and logits, which llama.cpp always applies in `gemma2`",
+            "none",
+        ));
+    }
+    if !config.tied_embeddings {
+        return Err(unsupported_error("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
+    }
+    Ok(())
 }
 
 /// Returns whether llama.cpp uses a sliding window in layer `index`, if the last of every `every` layers has full

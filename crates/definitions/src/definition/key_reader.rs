@@ -170,12 +170,11 @@ impl KeyReader<'_> {
         let prefix = self.field("gen_prefix")?;
         let shots = self.read_shots()?;
         let repeats = self.read_repeats()?;
-        let version = self.node.get("metadata").and_then(|node| node.get("version"));
         let keep_rows = self.read_keep_rows()?;
         let mut definition = Definition {
             alias: self.text("task_alias")?.unwrap_or_else(|| name.clone()),
             name,
-            version: version.and_then(|node| node.plain().ok()).map_or("Yaml".to_owned(), |version| version.text()),
+            version: self.read_version(),
             data,
             training: self.text("training_split")?,
             validation,
@@ -214,6 +213,11 @@ impl KeyReader<'_> {
             read_examples(node, &mut definition.examples)?;
         }
         Ok(definition)
+    }
+
+    fn read_version(&self) -> String {
+        let version = self.node.get("metadata").and_then(|node| node.get("version"));
+        version.and_then(|node| node.plain().ok()).map_or("Yaml".to_owned(), |version| version.text())
     }
 
     fn read_output(&self) -> Result<Output> {
