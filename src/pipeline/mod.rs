@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`identity`] | settings and input hashes that determine a result |
-//! | [`env`] | environment of a job: inputs, models, store, leases, limits and reporter |
+//! | [`mod@env`] | environment of a job: inputs, models, store, leases, limits and reporter |
 //! | [`stage`] | kinds of stored objects, and the jobs that compute them |
 //! | [`plan`] | keys of the objects that a grid needs, and the cost of computing those that are missing |
 //! | [`outcome`] | results of a grid, read from the store |

@@ -54,7 +54,7 @@ impl Starter {
     ///
     /// `texts` contains at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
     /// it is empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a
-    /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
+    /// run takes at most `MAX_SECONDS` at `flop_per_second`, if possible.
     ///
     /// # Errors
     /// Fails if no model is usable, with the reason for each model. Also fails if a text is missing or too short.

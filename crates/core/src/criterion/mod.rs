@@ -1,6 +1,6 @@
 //! Pruning criteria: rules that select the layers to remove (docs/design.md §6).
 //!
-//! Each criterion has a file with a registry entry, which is listed in [`ENTRIES`].
+//! Each criterion has a file with a registry entry, which is listed in `ENTRIES`.
 //!
 //! ```
 //! use ghostlab_core::criterion::{build_resolved, descriptions};

@@ -68,7 +68,7 @@ impl DecodeResult {
 }
 
 /// Times greedy decoding of `tokens` new tokens per sequence, with each program in a separate trie. The prompt is
-/// processed first into an empty cache and is not timed. See [`run_rounds`] for the order and number of rounds.
+/// processed first into an empty cache and is not timed. See `run_rounds` for the order and number of rounds.
 ///
 /// # Errors
 /// Fails if the engine does not support decoding or a step fails for a reason other than insufficient memory.

@@ -79,7 +79,7 @@ pub fn count_passes(programs: usize, rounds: Rounds) -> usize {
 
 /// Times each program's pass over the prompt. Each program runs in a separate trie, and the head is applied at every
 /// position. A pass ends only when its predictions are in host memory, so no work is pending on the device. See
-/// [`run_rounds`].
+/// `run_rounds`.
 ///
 /// # Errors
 /// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after_pass`.

@@ -12,7 +12,7 @@ const PROMPT_TOKENS: usize = 512;
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Fraction of the operations in a pass over [`PROMPT_TOKENS`] tokens, according to the cost model.
+    /// Fraction of the operations in a pass over 512 tokens, according to the cost model.
     pub operations: f64,
 }
 

@@ -12,7 +12,7 @@ pub(crate) const CLASS_PREFIX: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
 const MODEL_TYPE_PREFIX: &str = "ghostlab_";
 
-/// Properties in which decoder architectures differ. Each entry of [`ARCHITECTURES`] overrides fields of [`LLAMA`].
+/// Properties in which decoder architectures differ. Each entry of [`ARCHITECTURES`] overrides fields of `LLAMA`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
     /// Value of `architectures` in the config.

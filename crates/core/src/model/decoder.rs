@@ -140,7 +140,7 @@ impl Decoder {
     ///
     /// Unchanged weights are shared with `self`. The operator transforms the outputs of the projection, including its
     /// bias, before the norm at the end of the branch if there is one. If the MLP has experts, the operator is folded
-    /// into each of them ([`super::experts`]).
+    /// into each of them (see `experts.rs`).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can

@@ -14,7 +14,7 @@ pub trait Model {
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weight_index`]) that the current and the next steps need, for prefetching.
+    /// Announces the weights (`Step::weight_index`) that the current and the next steps need, for prefetching.
     fn announce_weights(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.

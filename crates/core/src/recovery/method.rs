@@ -80,7 +80,7 @@ pub trait Recovery: Send + Sync {
     /// Estimates the cost of [`Self::solve`] on `rows` rows, in units of one f32 multiply-add operation in a matrix
     /// product.
     ///
-    /// An f64 operation counts as [`F64_COST`] operations, and an element-wise access as [`ELEMENT_COST`]. The default
+    /// An f64 operation counts as [`F64_COST`] operations, and an element-wise access as `ELEMENT_COST`. The default
     /// is the cost of a least-squares problem in f64.
     fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         least_squares_operations(channels, rows)

@@ -1,7 +1,7 @@
 //! Recovery methods: operators that repair the boundary of a removed region, a block of adjacent layers (docs/design.md
 //! §7).
 //!
-//! Each method has its own file and a registry entry that is listed in [`ENTRIES`].
+//! Each method has its own file and a registry entry that is listed in `ENTRIES`.
 //!
 //! ```
 //! assert!(ghostlab_core::recovery::build("ghosted", &Default::default()).is_ok());

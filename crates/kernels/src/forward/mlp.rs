@@ -21,7 +21,7 @@ pub struct Mlp<'a> {
     pub activation: Activation,
 }
 
-/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, followed by the optional steps of [`linear`].
+/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, followed by the optional steps of [`linear`](super::linear()).
 ///
 /// # Shapes
 /// `x [rows, C]`, result `[rows, C]`.

@@ -8,7 +8,7 @@ use ::gemm::Parallelism;
 use super::dots;
 pub use super::view::{MatrixView, MatrixViewMut, Update};
 
-/// Element type supported by [`gemm`].
+/// Element type supported by [`gemm()`].
 pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
@@ -69,7 +69,7 @@ pub fn gemm<T: Element>(
     multiply(&mut destination, into, a, b, 1);
 }
 
-/// Computes [`gemm`] on all rayon threads. Meant for products that do not run concurrently with other work.
+/// Computes [`gemm()`] on all rayon threads. Meant for products that do not run concurrently with other work.
 pub fn gemm_parallel<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,

@@ -1,6 +1,6 @@
 //! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
 //!
-//! `H = (Bᵀ ⊗ S) / √order` with a base `B` from [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
+//! `H = (Bᵀ ⊗ S) / √order` with a base `B` from `BASES` and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
 //! `S` is symmetric. Of the bases, only those of order 28 and 36 are symmetric, so `x·H` and `x·Hᵀ` differ for all
 //! others. The base matrices, their order of preference and the orientation follow LinearPatch's reference code.
 

@@ -1,6 +1,6 @@
 //! Operations of a decoder layer on any device, for inference and training. If gradients are needed, they use candle's
 //! basic operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise
-//! they use [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
+//! they use `fused`. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
 //!
 //! Half-precision products behave as on tensor cores: operands and results have the tensor's dtype, and sums are
 //! accumulated in f32. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors

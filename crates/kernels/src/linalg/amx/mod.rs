@@ -1,7 +1,7 @@
 //! bf16 products on the tile registers of Intel AMX.
 //!
 //! Rows of bf16 pairs serve as left operands without conversion. A panel `[lines, 32]` contains two right operands side
-//! by side. The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits.
+//! by side. The processor sums in its own order (see `model.rs`), so results differ from [`super::bf16`] in the last bits.
 //! The result of a row does not depend on other rows, their number, or the blocking. Even a single row is multiplied on
 //! tile registers, because vector instructions would round a row differently in decoding than in scoring.
 
