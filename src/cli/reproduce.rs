@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     /// Folder for the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Continue even if the dense model misses the paper's dense numbers.
+    /// Evaluate pruned models even if the dense one does not match the paper.
     #[arg(long)]
     no_gate: bool,
     /// Download missing inputs from the Hugging Face hub first.

@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     /// Submit additional workers even if workers for the same plan are queued.
     #[arg(long)]
     again: bool,
-    /// Continue an artifact even if the dense model misses the paper's dense numbers.
+    /// Evaluate pruned models even if the dense one does not match the paper.
     #[arg(long)]
     no_gate: bool,
     /// Parent folder for the results [default: `results/` in the checkout].

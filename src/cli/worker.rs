@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// By default, a worker waits until all jobs are done, and takes over abandoned ones.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     idle_exit: Option<u64>,
-    /// Continue an artifact even if the dense model misses the paper's dense numbers.
+    /// Evaluate pruned models even if the dense one does not match the paper.
     #[arg(long)]
     no_gate: bool,
     /// Run as a Slurm job: on USR1, ask `scontrol` to requeue the job before exiting.

@@ -238,15 +238,15 @@ pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMa
     let more: Vec<String> = changed_entries(&one, &two)
         .into_iter()
         .map(|change| change.path)
-        .filter(|name| !is_input_path(&paths, name))
+        .filter(|name| !contains_path_setting(&paths, name))
         .collect();
     paths.extend(more);
     paths
 }
 
-/// Returns whether `paths` contains the `path` setting of the named input.
-fn is_input_path(paths: &[String], name: &str) -> bool {
-    paths.iter().any(|path| path.strip_suffix(".path") == Some(name))
+/// Returns whether `settings` contains the `path` setting of the named input.
+fn contains_path_setting(settings: &[String], input: &str) -> bool {
+    settings.iter().any(|setting| setting.strip_suffix(".path") == Some(input))
 }
 
 /// Returns the hashes of a run's inputs by their names in the grid, such as `corpora.c4`, `backbones.mine` or

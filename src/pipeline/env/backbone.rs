@@ -253,7 +253,7 @@ impl Variant {
     }
 
     /// Returns the key of the trained operators, or of the solved operators if they are not trained.
-    pub fn repair(&self) -> Option<&Arc<Key>> {
+    pub fn repair_key(&self) -> Option<&Arc<Key>> {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
 }

@@ -199,7 +199,7 @@ fn build_sampled_cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<S
         cell: variant.cell,
         identity: Arc::clone(&variant.identity),
         selection: stored(variant.selection.as_ref()).as_ref().map(selection::read).transpose()?,
-        boundaries: stored(variant.repair()).as_ref().map(read_results).transpose()?.unwrap_or_default(),
+        boundaries: stored(variant.repair_key()).as_ref().map(read_results).transpose()?.unwrap_or_default(),
         scores,
         failure: context.failures().remove(&variant.cell),
     })

@@ -252,11 +252,11 @@ impl<'a> BackboneReader<'a> {
     /// Returns the savings of a variant after deployment, or `None` if its selection or operators are not stored.
     fn compute_savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
-        let stored = [&variant.selection, &variant.repair().cloned()];
+        let stored = [&variant.selection, &variant.repair_key().cloned()];
         if stored.into_iter().flatten().any(|key| !matches!(self.store.lookup(key), Lookup::Intact(_))) {
             return Ok(None);
         }
-        let program = match variant.repair() {
+        let program = match variant.repair_key() {
             None => Program::without(config.layers, removed),
             Some(_) => stored_program(self.store, self.backbone, variant)?,
         };

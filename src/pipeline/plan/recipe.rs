@@ -217,8 +217,11 @@ impl BackbonePlan {
         if self.latencies.is_empty() {
             return;
         }
-        let among: BTreeSet<String> =
-            self.variants.iter().map(|variant| variant.repair().map_or("dense", |key| key.hash()).to_owned()).collect();
+        let among: BTreeSet<String> = self
+            .variants
+            .iter()
+            .map(|variant| variant.repair_key().map_or("dense", |key| key.hash()).to_owned())
+            .collect();
         let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         let machine = machine::identity(self.engine.device());
         let cohorts = timing_cohort(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
@@ -232,7 +235,7 @@ impl BackbonePlan {
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
                     let description = Arc::new(variant.identity.with_measure(measure));
-                    Arc::new(latency::key(self.key_parts(), variant.repair(), measure, &among, &description))
+                    Arc::new(latency::key(self.key_parts(), variant.repair_key(), measure, &among, &description))
                 });
                 (keys.collect(), prompts)
             })

@@ -40,7 +40,7 @@ impl StoreState {
         // Operators are loaded only to compute missing scores or latencies.
         for variant in &variants {
             let lacks_score = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
-            if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {
+            if let Some(entry) = variant.repair_key().and_then(|key| requested.get_mut(key.hash())) {
                 entry.1 |= lacks_score;
             }
         }

@@ -34,13 +34,13 @@ impl ChunkRun<'_> {
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
             let (mut members, lease) = match self.lease(*job, chunk, journal, candidates)? {
-                ChunkLease::Acquired(members, lease) => (members, lease),
-                ChunkLease::Done => continue,
-                ChunkLease::LeasedElsewhere => {
+                ChunkLeaseResult::Acquired(members, lease) => (members, lease),
+                ChunkLeaseResult::Done => continue,
+                ChunkLeaseResult::LeasedElsewhere => {
                     sweep.leased_elsewhere.push(chunk);
                     continue;
                 }
-                ChunkLease::Abandoned(reason) => {
+                ChunkLeaseResult::Abandoned(reason) => {
                     self.flush(&mut sweep, journal)?;
                     return Ok(JobStatus::Abandoned(reason));
                 }
@@ -85,14 +85,14 @@ impl ChunkRun<'_> {
         chunk: usize,
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
-    ) -> Result<ChunkLease> {
+    ) -> Result<ChunkLeaseResult> {
         if candidates.iter().any(|candidate| candidate.is_missing_chunk(chunk)) {
             let name = self.lease_name(chunk);
             if self.run.store.is_listed_as_leased(&name) {
-                return Ok(ChunkLease::LeasedElsewhere);
+                return Ok(ChunkLeaseResult::LeasedElsewhere);
             }
             let LeaseResult::Acquired(lease) = self.run.store.lease(&name)? else {
-                return Ok(ChunkLease::LeasedElsewhere);
+                return Ok(ChunkLeaseResult::LeasedElsewhere);
             };
             // The previous holder wrote its records before it released the lease.
             self.catch_up(journal, candidates);
@@ -100,15 +100,15 @@ impl ChunkRun<'_> {
                 (0..candidates.len()).filter(|&index| candidates[index].is_missing_chunk(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.abandon_reason(&name) {
-                    Some(reason) => ChunkLease::Abandoned(reason),
-                    None => ChunkLease::Acquired(members, lease),
+                    Some(reason) => ChunkLeaseResult::Abandoned(reason),
+                    None => ChunkLeaseResult::Acquired(members, lease),
                 });
             }
         }
         if let Some(job) = job {
             self.run.advance_elsewhere(job, self.eval_set.tokens(chunk));
         }
-        Ok(ChunkLease::Done)
+        Ok(ChunkLeaseResult::Done)
     }
 
     /// Computes the chunks in the group of `sweep`, if any, and flushes their records if the last flush was long enough
@@ -223,7 +223,7 @@ impl ChunkRun<'_> {
 }
 
 /// Result of an attempt to lease a chunk.
-enum ChunkLease {
+enum ChunkLeaseResult {
     /// The lease was acquired. Contains the indices of the candidates that lack the chunk, and the lease.
     Acquired(Vec<usize>, Lease),
     /// No candidate lacks the chunk.

@@ -126,7 +126,7 @@ impl fmt::Debug for Job {
 /// # Errors
 /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
-    let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
+    let (Some(selection), Some(operator)) = (&variant.selection, variant.repair_key()) else {
         return folder_program(&backbone.config, &backbone.folder);
     };
     let find = |key: &Key| match store.get(key) {
@@ -167,7 +167,7 @@ impl Programs {
         backbone: &BackbonePlan,
         variant: &Variant,
     ) -> Result<Program> {
-        let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
+        let (Some(selection), Some(operator)) = (&variant.selection, variant.repair_key()) else {
             return self.folder_program(run, backbone);
         };
         if let Some(program) = lock(&self.programs).get(operator.hash()) {
@@ -225,7 +225,7 @@ impl Programs {
     /// Drops the programs of a backbone from the cache. Selections are kept.
     pub(crate) fn unload(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
-        for operator in backbone.variants.iter().filter_map(Variant::repair) {
+        for operator in backbone.variants.iter().filter_map(Variant::repair_key) {
             programs.remove(operator.hash());
         }
         programs.remove(&backbone.content);

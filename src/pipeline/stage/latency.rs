@@ -234,7 +234,7 @@ fn find_candidates(
         }
         let full = with_dense_operators(&program)?;
         let by_channel = has_diagonal(&program).then_some(program);
-        candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
+        candidates.push(TimedVariant { key, is_dense: variant.repair_key().is_none(), full, by_channel });
     }
     // The dense backbone comes first. Rounds are added until the times of each variant are stable in the same rounds as
     // those of the dense backbone.

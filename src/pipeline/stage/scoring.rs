@@ -119,7 +119,7 @@ fn reuse_full_scores(
         let full_key = scores::key(
             KIND,
             backbone.key_parts(),
-            variant.repair(),
+            variant.repair_key(),
             &evaluation.tokens,
             ScoredExtent::default(),
             &variant.identity,

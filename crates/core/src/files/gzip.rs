@@ -16,7 +16,7 @@ pub fn reader(file: File, limit: TextLimit) -> BufReader<LimitedReader<MultiGzDe
 
 /// Returns the error to report if a read failed because the file is too large, truncated or damaged. Returns `None` for
 /// other I/O errors.
-pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
+pub fn content_error(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
         return Some(limit.limit_error(path));
     }

@@ -263,7 +263,7 @@ impl ItemScanner {
 }
 
 fn read_error(path: &Path, zipped: bool, line: usize, error: &std::io::Error) -> Error {
-    let damage = if zipped { gzip::damage(path, TextLimit::current(), error) } else { None };
+    let damage = if zipped { gzip::content_error(path, TextLimit::current(), error) } else { None };
     let found = format!("{error}, at line {line} of the text");
     damage.map_or_else(|| Error::io("read", path, error), |damage| damage.found(found))
 }
