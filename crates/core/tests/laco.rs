@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use crate::beyond::world::{SCORE_TOLERANCE, World};
+use crate::common::engines_of_all_types;
 use crate::common::stories::recovery;
 use ghostlab_core::calibrate::Similarities;
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
 use ghostlab_core::error::Result;
-use ghostlab_core::model::{CPU, Engine, Program};
+use ghostlab_core::model::{CPU, Engine, Program, Tolerance};
 use ghostlab_core::recovery::merged_layers;
 use serde_json::{Value, json};
 
@@ -62,13 +63,15 @@ impl<'a> Variant<'a> {
     }
 
     /// Compares the cosines with those of the first trials in the reference data.
-    fn compare_trials(&self, what: &str, cosines: &[f64]) {
+    fn compare_trials(&self, what: &str, engine: &dyn Engine, cosines: &[f64]) {
         let trail = self.expected["trail"].as_array().unwrap();
         assert!(cosines.len() <= trail.len(), "{what}");
+        let dtype = engine.id().dtype;
+        let tolerance = if dtype == "f32" { SCORE_TOLERANCE } else { Tolerance::for_dtype(dtype).activations };
         for (found, step) in cosines.iter().zip(trail) {
             let expected = step["cosine"].as_f64().unwrap();
             // The bound is absolute, because cosines near 0 are as inaccurate as those near 1.
-            assert!((found - expected).abs() < SCORE_TOLERANCE, "{what} at {}: {found} and {expected}", step["at"]);
+            assert!((found - expected).abs() < tolerance, "{what} at {}: {found} and {expected}", step["at"]);
         }
     }
 
@@ -80,7 +83,7 @@ impl<'a> Variant<'a> {
         let text = selection.unwrap_err().to_string();
         assert!(text.contains(&format!("removed {removed} of")), "{text}");
         assert_eq!(cosines.len(), self.expected["trail"].as_array().unwrap().len(), "{}", self.name);
-        self.compare_trials(self.name, &cosines);
+        self.compare_trials(self.name, engine, &cosines);
     }
 
     /// Checks the selection and returns the program with the merged layers.
@@ -94,7 +97,7 @@ impl<'a> Variant<'a> {
             self.compare_all_trials(world, engine, &mut known);
         }
         let selection = selection.unwrap();
-        self.compare_trials(&what, &cosines);
+        self.compare_trials(&what, engine, &cosines);
         let trail = self.expected["trail"].as_array().unwrap();
         let last = trail.iter().rposition(|step| step["taken"] == true).unwrap();
         let tried: Vec<u64> = selection.scores.iter().map(|(layer, _)| *layer as u64).collect();
@@ -122,6 +125,15 @@ fn compare(world: &World) {
 #[test]
 fn laco_on_tiny_backbones_matches_the_reference() {
     ["tiny-llama", "tiny-olmo2"].into_iter().filter_map(World::read).for_each(|world| compare(&world));
+}
+
+#[test]
+fn laco_selects_the_same_layers_in_every_float_type() {
+    let Some(world) = World::read("tiny-llama") else { return };
+    let (name, expected) = world.variants(&["laco:"])[0];
+    for engine in engines_of_all_types(&world.folder).iter().filter(|engine| engine.id().dtype != "f32") {
+        Variant::parse(name, expected).program(&world, &**engine);
+    }
 }
 
 #[test]

@@ -233,6 +233,22 @@ fn nbl_of_mlps_matches_the_reference() {
     }
 }
 
+#[test]
+fn nbl_bounds_match_the_reference_in_every_float_type() {
+    let Some(world) = World::read("tiny-llama") else { return };
+    for engine in engines_of_all_types(&world.folder) {
+        let tolerance = Tolerance::for_dtype(engine.id().dtype).activations;
+        let setting = Setting::new(&world, &*engine);
+        for input in ["stream", "normed"] {
+            let bounds = numbers(&world.numbers["nbl_bounds"][input]);
+            for (candidate, bound) in setting.select(input, 4, DepthUnit::Attention).scores {
+                let what = format!("{} {input} {candidate}", engine.id());
+                assert_close(&what, bound, bounds[candidate / 2], tolerance);
+            }
+        }
+    }
+}
+
 /// Applies maps fitted in f32 in every float type. The results must agree within the type's tolerance.
 #[test]
 fn nbl_maps_apply_in_every_float_type() {

@@ -12,6 +12,7 @@ use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, 
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric, Trials};
 use ghostlab_core::error::Result;
 use ghostlab_core::evaluate::damage_eval::{WindowPart, measure_damage};
+use ghostlab_core::evaluate::logit_distance::LogitDistance;
 use ghostlab_core::model::{Cut, Decoder, Engine, Program, Sublayer, Tolerance, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
@@ -193,6 +194,40 @@ fn compare_greedy_steps(world: &World, key: &str, complete_steps: usize, rule: (
     let depth = (DepthUnit::Sublayers, steps.len());
     let selection = select(world, &engine, rule, depth, &Similarities::default(), measure);
     trials.compare(&format!("{} {key}", world.name), &selection, tolerance);
+}
+
+/// Compares the scores of LLM-Drop, and two costs in the first step of each greedy criterion.
+#[test]
+fn sublayer_scores_match_the_reference_in_every_float_type() {
+    let Some(world) = World::read(TINY_BACKBONES[0]) else { return };
+    let scores = [&world.numbers["half_scores"]["attn"], &world.numbers["half_scores"]["mlp"]].map(numbers);
+    for engine in engines_of_all_types(&world.folder) {
+        let tolerance = Tolerance::for_dtype(engine.id().dtype);
+        let similarities = measure_similarities(&world, &*engine);
+        let (rule, depth) = (("llm-drop", &json!({})), (DepthUnit::Sublayers, 8));
+        for (candidate, score) in select(&world, &*engine, rule, depth, &similarities, &mut no_trials).scores {
+            let what = format!("{} llm-drop {candidate}", engine.id());
+            assert_close(&what, score, scores[candidate % 2][candidate / 2], tolerance.activations);
+        }
+        let damage = tolerance.activations.max(DAMAGE_TOLERANCE);
+        for (key, metric, tolerance) in [
+            ("blockpruner", TrialMetric::Perplexity, tolerance.perplexity),
+            ("finercut_angle", TrialMetric::Distance(LogitDistance::Angle), damage),
+            ("finercut_js", TrialMetric::Distance(LogitDistance::Js), damage),
+        ] {
+            let all = world.numbers[key][0]["all"].as_object().unwrap();
+            let mut costs: Vec<(&String, f64)> =
+                all.iter().map(|(name, cost)| (name, cost.as_f64().unwrap())).collect();
+            costs.sort_by(|a, b| a.1.total_cmp(&b.1));
+            // In bf16, the lowest distances are as small as rounding errors.
+            let costs = [costs[costs.len() * 3 / 4], costs[costs.len() - 3]];
+            let trials = costs.map(|(name, _)| Trial::from(Cut::sublayers([parse_sublayer(name)])));
+            let found = world.measure(&*engine, metric, &trials).unwrap();
+            for ((name, cost), found) in costs.into_iter().zip(found) {
+                assert_close(&format!("{} {key} {name}", engine.id()), found, cost, tolerance);
+            }
+        }
+    }
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub const ROWS: &str = "rows.f32";
 pub const SUMS: &str = "sums.f64";
 
 /// Returns the key family of a calibration pass. It covers all sites, because the required sites are known only after
-/// layers have been selected. Rows are stored instead of sums of their products: later grids with other depths or
-/// recoveries read the same rows, and summing all candidate pairs takes longer than writing the rows.
+/// layers have been selected. The rows of selected sites stay in the store, where other recoveries of the same cut read
+/// them. The rows of other sites are temporary.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.base_identity(), tokens, backbone)
 }

@@ -12,12 +12,12 @@ use rayon::prelude::*;
 
 use super::batch_layout::{AttentionContext, Layout, LayoutParams, Piece};
 use super::device::{DeviceName, FloatType};
+use super::device_weight_cache::{LayerTensors, TensorPart, WeightCache, weight_bytes};
 use super::head::HeadParams;
 use super::layer::SublayerOutput;
 use super::memory::{self, DEVICE_MAX_ELEMENTS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
 use super::operators::OperatorCache;
-use super::weight_cache::{LayerTensors, TensorPart, WeightCache, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::device_weight_cache::{GatedTensors, LayerTensors, MlpTensors};
 use super::ops;
-use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors};
 use crate::error::Result;
 use crate::model::config::Config;
 use crate::model::experts::Experts;

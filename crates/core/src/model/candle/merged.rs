@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors, TensorPart, WeightCache};
+use super::device_weight_cache::{GatedTensors, LayerTensors, MlpTensors, TensorPart, WeightCache};
 use crate::error::{Error, Result};
 use crate::model::merged_layer::MergedLayer;
 

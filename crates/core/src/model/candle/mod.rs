@@ -5,6 +5,7 @@ mod candle_engine;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod device_weight_cache;
 mod fused;
 #[cfg(test)]
 mod fused_test;
@@ -16,13 +17,12 @@ mod notes;
 mod operators;
 pub mod ops;
 mod reference;
-mod weight_cache;
 
 pub use candle_engine::{CandleEngine, Placement};
 pub use device::{DeviceName, FloatType, Gpu};
+pub(super) use device_weight_cache::weight_bytes;
+pub use device_weight_cache::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};
 pub use layer::{CosSin, SublayerOutput};
 pub(super) use memory::MAX_PIECE_TOKENS;
 pub(crate) use memory::{is_out_of_memory, out_of_memory_error};
 pub use reference::CandleReference;
-pub(super) use weight_cache::weight_bytes;
-pub use weight_cache::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};
