@@ -22,7 +22,6 @@ use crate::results::{
     long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents,
     write_frame, write_latencies, write_lm_eval, write_public_formats,
 };
-use crate::tasks::ScoredTask;
 
 /// Base name of the files with the long table.
 const RESULTS: &str = "results";
@@ -275,11 +274,13 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 
 /// Serializes the accuracies and failure counts for each built-in task.
 fn tasks_json(result: &CellResult) -> Value {
-    let each = result.answered_tasks().map(|(label, ScoredTask { result, .. })| {
-        let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
-        for (name, count) in
-            [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
-        {
+    let each = result.answered_tasks().map(|(label, answered)| {
+        let mut task = json!({"acc": answered.acc.value, "acc_norm": answered.acc_norm.value});
+        for (name, count) in [
+            ("non_finite", answered.non_finite),
+            ("unanswered", answered.unanswered),
+            ("truncated", answered.truncated),
+        ] {
             if count > 0 {
                 task[name] = json!(count);
             }

@@ -12,8 +12,7 @@ use super::{CHANNELS_FILE, DOCUMENTS, LATENCY, LM_EVAL, put};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, MetricSource, PERPLEXITY, TEXT, Unit};
-use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
-use crate::tasks::ScoredTask;
+use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores};
 
 /// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -129,22 +128,16 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     let mut details = json!({
         "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
     });
-    if let Answers::Builtin(ScoredTask { result, .. }) = &scores.answers {
+    if let (Some(builtin), Some(accuracy)) = (grid.task(task).builtin(), scores.main_score()) {
         let config = json!({
-            "metric_id": result.task.paper_metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
+            "metric_id": accuracy.metric, "metric_name": "Accuracy", "metric_kind": "accuracy",
             "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
             "max_score": 1.0,
         });
-        details["task_version"] = json!(result.task.version.to_string());
-        let score = score_details(
-            result.paper_accuracy().value,
-            result.paper_accuracy().stderr,
-            "analytic",
-            result.effective,
-            &details,
-        );
-        let data = source_data(result.task.name, hub_repository(source.as_ref()), *generated, Some(result.effective));
-        return vec![evaluation_result(&scores.label, result.task.name, &data, &config, &score)];
+        details["task_version"] = json!(builtin.version.to_string());
+        let score = score_details(accuracy.score, accuracy.error, "analytic", scores.effective, &details);
+        let data = source_data(builtin.name, hub_repository(source.as_ref()), *generated, Some(scores.effective));
+        return vec![evaluation_result(&scores.label, builtin.name, &data, &config, &score)];
     }
     let Ok(definition) = grid.task(task).definition() else { return Vec::new() };
     details["task_version"] = json!(definition.version);
@@ -210,17 +203,17 @@ fn source_data(name: &str, source: Option<(String, Option<String>)>, generated: 
 /// (huggingface.co/docs/hub/eval-results). Only complete splits of Hugging Face datasets are included, because partial
 /// splits are not benchmark results. Returns `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let scored =
-        result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.builtin()?)));
-    let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?)));
+    let entries: String = scored.filter_map(|(task, scores)| result_entry(grid, result, task, scores)).collect();
     (!entries.is_empty()).then_some(entries)
 }
 
-fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &ScoredTask) -> Option<String> {
-    let task_result = &answered.result;
+fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, scores: &TaskScores) -> Option<String> {
     let data = grid.task(task);
+    let name = data.builtin()?.name;
+    let accuracy = scores.main_score()?;
     let (repository, revision) = hub_repository(data.hub.as_ref())?;
-    if data.generated || task_result.effective < task_result.original {
+    if data.generated || scores.effective < scores.original {
         return None;
     }
     // Every JSON string is also a valid YAML string.
@@ -228,16 +221,16 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Sc
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
         "{} of {} documents, 0-shot, by ghostlab {}; {}",
-        task_result.task.paper_metric.name(),
-        task_result.effective,
+        accuracy.metric,
+        scores.effective,
         env!("CARGO_PKG_VERSION"),
         result.cell
     );
-    let value = 100.0 * task_result.paper_accuracy().value;
+    let value = 100.0 * accuracy.score;
     Some(format!(
         "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
         text(&repository),
-        text(task_result.task.name),
+        text(name),
         text(&notes)
     ))
 }

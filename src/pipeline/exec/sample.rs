@@ -11,6 +11,7 @@ use super::preflight::{Preflight, TargetMachine, preflight};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
+use crate::evaluate::choices::scores_of_choices;
 use crate::evaluate::damage_eval::VALUES_PER_WINDOW;
 use crate::grid::Grid;
 use crate::model::Program;
@@ -26,10 +27,10 @@ use crate::pipeline::stage::boundary_result::BoundaryResult;
 use crate::pipeline::stage::chunks::ChunkRun;
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::read_results;
-use crate::pipeline::stage::scores::{ScoredVariant, evaluate_answers};
+use crate::pipeline::stage::scores::ScoredVariant;
 use crate::pipeline::stage::selection;
 use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::tasks::{AccuracyKind, DocumentResult, ScoredTask, Solutions};
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{MetricItems, metric_items};
@@ -327,7 +328,7 @@ impl SampledValues {
     /// Returns the drawn documents of a built-in task, and the total number of documents.
     fn sampled_documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let values_per_choice = self.values.len() / solutions.requests().max(1);
-        let answers = evaluate_answers(&self.values, solutions)?;
+        let answers = ScoredTask::new(solutions, scores_of_choices(&self.values))?;
         let mut at = 0;
         let mut drawn = Vec::new();
         let mut count = 0;
@@ -339,7 +340,7 @@ impl SampledValues {
             at = end;
             count += 1;
         }
-        Ok((SampledItems::Documents(drawn, answers.result.task.paper_metric), count))
+        Ok((SampledItems::Documents(drawn, solutions.task.paper_metric), count))
     }
 
     /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.
