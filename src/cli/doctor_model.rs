@@ -235,7 +235,7 @@ fn format_attention(config: &Config) -> String {
 
 /// Formats the size of a model's KV cache, in total and for one attention sublayer.
 fn format_kv_cache(config: &Config, program: &Program) -> String {
-    let one = Program(vec![Step::Attention(0)]);
+    let one = Program(vec![Step::Sublayer(Sublayer::Attention, 0)]);
     let [all, saved] = [program, &one].map(|program| {
         let per_token = config.cache_bytes(program);
         let context = config.max_positions.map(|context| {
