@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
@@ -65,13 +66,15 @@ pub struct InputRef {
 }
 
 /// Hub repository that an entry refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HubSource {
     /// Repository and revision, such as `org/name@main`.
     pub repository: String,
-    /// Commit in the cache, or `None` if a local path is used.
+    /// Commit in the hub cache; null if a local copy was read.
+    #[schemars(with = "Option<String>")]
     pub commit: Option<Commit>,
-    /// Whether the files match the hashes in `hub.lock`. False until this has been checked.
+    /// Whether all files match the hashes in `hub.lock`.
+    // False until the files have been checked.
     pub pinned: bool,
     #[serde(skip)]
     pub want: RepoFiles,
