@@ -25,7 +25,7 @@ use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, 
 use crate::quantity::pluralize;
 use crate::results::number_record::Record;
 use crate::results::{
-    Measurement, NoisyTimes, Provenance, Results, Table, collect, cut_frame, drawn_frame, latex, latex_notes, markdown,
+    NoisyTimes, Provenance, ResultRow, Results, Table, collect, cut_frame, drawn_frame, latex, latex_notes, markdown,
     notes_file, put, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
@@ -143,9 +143,9 @@ pub fn make(
         // An artifact that is not in the paper has no values to compare with.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
-        let order = order_notes(entry, &tabled.measurements(), &order);
+        let order = order_notes(entry, &tabled.rows(), &order);
         let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
-        let laid = with_notes(lay_out_table(description, entry, &tabled.measurements(), &paper)?, profile, notes);
+        let laid = with_notes(lay_out_table(description, entry, &tabled.rows(), &paper)?, profile, notes);
         files.extend(write_tables(artifact, profile, &laid, &staging)?);
         comparison = format_comparison(&laid);
         table = Some(laid);
@@ -238,7 +238,7 @@ pub fn run_gate(
         GateMode::Yes(Some(dense)) => {
             let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
             let results = collect(dense, &run(dense)?, &[]);
-            Gate::check(&results.measurements(), &paper, &description.tolerance)
+            Gate::check(&results.rows(), &paper, &description.tolerance)
         }
         GateMode::Yes(None) | GateMode::No => Gate::default(),
     };
@@ -293,7 +293,7 @@ fn write_figures(
     let description = &artifact.description;
     let mut files = Vec::new();
     let mut figures = Vec::new();
-    let all = results.measurements();
+    let all = results.rows();
     let name = artifact.name.clone();
     let (figure_name, drawings) = match &description.figure {
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
@@ -301,7 +301,7 @@ fn write_figures(
     };
     // If the artifact also has a table, its files already contain the numbers of the figure.
     if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {
-        let numbers: Vec<&Measurement> = all
+        let numbers: Vec<&ResultRow> = all
             .iter()
             .map(AsRef::as_ref)
             .filter(|number| {

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::measurement::{Measurement, Sample};
+use super::result_row::{ResultRow, Sample};
 use crate::metric::PairedTest;
 use crate::significance::{DiscordantCounts, paired_bootstrap, sign_flip_test};
 
@@ -50,9 +50,9 @@ impl Paired {
     }
 }
 
-/// Tests two measurements on the same documents or windows against each other. Returns `None` if the metric has no
-/// paired test, if a value or the items are missing, or if there are too few windows.
-pub(super) fn paired_test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
+/// Tests two numbers on the same documents or windows against each other. Returns `None` if the metric has no paired
+/// test, if a value or the items are missing, or if there are too few windows.
+pub(super) fn paired_test(ours: &ResultRow, other: &ResultRow) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
@@ -185,13 +185,11 @@ impl std::fmt::Display for PaperVerdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MetricKey;
-    use super::super::measurement::{ResultRow, Setup};
     use super::super::number_record::{Condition, Record};
     use super::*;
     use crate::metric::{self, Metric};
 
-    fn number(metric: Metric, value: f64, sample: Sample) -> Measurement {
+    fn number(metric: Metric, value: f64, sample: Sample) -> ResultRow {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -203,8 +201,7 @@ mod tests {
             calibration: "c4".into(),
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-        let row = ResultRow { record, cell: String::new(), column: metric.id.clone(), failure: None, sample };
-        Measurement { row, key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
+        ResultRow { sample, ..ResultRow::new(record, "") }
     }
 
     /// Returns `count` answers, of which `right` are correct, starting at `from`.

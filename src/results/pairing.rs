@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::measurement::ResultRow;
+use super::result_row::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
 use super::stored::StoredResults;

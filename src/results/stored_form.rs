@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::measurement::{ResultRow, Sample};
 use super::number_record::{Condition, Record};
+use super::result_row::{ResultRow, Sample};
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,7 +58,7 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
     // Answers to the preceding tasks of the current cell.
     let mut tasks: Vec<Vec<bool>> = Vec::new();
     for number in numbers {
-        let ResultRow { record, cell, column, failure, sample } = number;
+        let ResultRow { record, cell, column, failure, sample, .. } = number;
         let Record { condition, metric, value, error } = record;
         if cells.last().is_none_or(|last| last.cell != *cell || last.condition != *condition) {
             cells.push(StoredCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
@@ -82,7 +82,8 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
             error: *error,
             failure: failure.clone(),
             right,
-            losses: number.losses().map(<[f64]>::to_vec),
+            // JSON cannot represent NaN, and paired tests need finite losses anyway.
+            losses: number.losses().filter(|losses| losses.iter().all(|loss| loss.is_finite())).map(<[f64]>::to_vec),
         };
         if let Some(last) = cells.last_mut() {
             last.values.push(value);
@@ -115,9 +116,8 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
                 tasks.push(right.clone());
             }
             let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
-            let cell = cell.clone();
             let column = column.clone();
-            numbers.push(ResultRow { record, cell, column, failure, sample });
+            numbers.push(ResultRow { column, failure, sample, ..ResultRow::new(record, &cell) });
         }
     }
     Ok(numbers)
