@@ -50,7 +50,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
 
 /// Returns the results for `count` documents, of which the first `right` are answered correctly.
 fn answers(right: usize, count: usize) -> Sample {
-    Sample::Right((0..count).map(|at| at < right).collect())
+    Sample::of_task((0..count).map(|at| at < right).collect())
 }
 
 fn numbers() -> Vec<ResultRow> {

@@ -246,7 +246,7 @@ mod tests {
         };
         let metric = "acc_average".to_owned();
         let record = Record { condition, metric, value: Some(2.0 * right as f64), error: None };
-        ResultRow { sample: Sample::Tasks(vec![answers(right), answers(right)]), ..ResultRow::new(record, cell) }
+        ResultRow { sample: Sample::Answers(vec![answers(right), answers(right)]), ..ResultRow::new(record, cell) }
     }
 
     fn answers(right: usize) -> Vec<bool> {

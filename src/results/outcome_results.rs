@@ -193,7 +193,7 @@ impl CellRowsBuilder<'_> {
                     }
                     _ => continue,
                 };
-                let items = items.filter(|_| entry.test.is_some()).map(Sample::Right).unwrap_or_default();
+                let items = items.filter(|_| entry.test.is_some()).map(Sample::of_task).unwrap_or_default();
                 self.push(entry.column_header(used), entry.metric_for(&used.name), setup.clone(), estimate, items);
             }
             all.add_averaged(setup, settings::flatten_below(&used.to_string(), used));
@@ -208,7 +208,7 @@ impl CellRowsBuilder<'_> {
         for metric in ENTRIES {
             let MetricSource::Tasks(estimate) = metric.source else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(|answers| answers.right()).collect()));
+            let items = items.map(|all| Sample::Answers(all.iter().map(|answers| answers.right()).collect()));
             let estimate = scored.as_deref().and_then(estimate);
             self.push(metric.head.to_owned(), metric.metric(), all.clone(), estimate, items.unwrap_or_default());
         }
@@ -256,7 +256,7 @@ impl CellRowsBuilder<'_> {
             let tested = judged.filter(|_| metric.test.is_some());
             let bits = tested.and_then(|(score, items, _)| right_answers(score, items));
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
-            let sample = bits.map(Sample::Right).or_else(|| {
+            let sample = bits.map(Sample::of_task).or_else(|| {
                 let metrics = &self.grid.task(task?).definition().ok()?.metrics;
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
@@ -279,7 +279,7 @@ impl CellRowsBuilder<'_> {
             let setup =
                 self.build_setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
             let estimate = flips.as_deref().and_then(Flip::rate);
-            self.push(protocol.column(), shown, setup, estimate, flips.map(Sample::Right).unwrap_or_default());
+            self.push(protocol.column(), shown, setup, estimate, flips.map(Sample::of_task).unwrap_or_default());
         }
     }
 

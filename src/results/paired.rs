@@ -56,10 +56,8 @@ pub(super) fn paired_test(ours: &ResultRow, other: &ResultRow) -> Option<Paired>
     let one = ours.record.value?;
     let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
-        (PairedTest::Mcnemar, Sample::Right(a), Sample::Right(b)) => {
-            ("mcnemar", sign_flip_p(std::slice::from_ref(a), std::slice::from_ref(b))?)
-        }
-        (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", sign_flip_p(a, b)?),
+        (PairedTest::Mcnemar, Sample::Answers(a), Sample::Answers(b)) => ("mcnemar", sign_flip_p(a, b)?),
+        (PairedTest::Permutation, Sample::Answers(a), Sample::Answers(b)) => ("permutation", sign_flip_p(a, b)?),
         (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
             ("bootstrap", paired_bootstrap(a, b, BOOTSTRAP_RESAMPLES, SEED).ok()?.p)
         }
@@ -218,7 +216,7 @@ mod tests {
         let one = tasks(56, 5_000);
         let two = tasks(50, 5_200);
         let average =
-            |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Tasks(tasks.clone()));
+            |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Answers(tasks.clone()));
         let paired = paired_test(&average(&one), &average(&two)).unwrap();
         assert_eq!((paired.test, paired.mark()), ("permutation", "+"));
         assert_eq!(paired.difference, mean(&one) - mean(&two), "the difference that the table shows");

@@ -1,7 +1,6 @@
 //! Rows of all cells, one per number. Cells may have been skipped by the gate ([`Gate`](crate::artifact::Gate)).
 
 use std::collections::BTreeSet;
-use std::slice;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -72,11 +71,9 @@ pub struct ResultRow {
 pub enum Sample {
     #[default]
     None,
-    /// Whether each document was answered correctly or, for a flip metric, whether its answer flips relative to the
-    /// dense model.
-    Right(Vec<bool>),
-    /// For each task in an average, whether each document was answered correctly.
-    Tasks(Vec<Vec<bool>>),
+    /// For each task, whether each document was answered correctly or, for a flip metric, whether its answer flips
+    /// relative to the dense model. Only an average has several tasks.
+    Answers(Vec<Vec<bool>>),
     /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity from a
     /// task definition, the loss of each document in nats.
     Losses(Vec<f64>),
@@ -88,11 +85,16 @@ pub enum Sample {
     Seeds(Vec<SeedValue>),
 }
 
-#[cfg(test)]
 impl Sample {
+    /// Creates the answers to one task.
+    pub fn of_task(answers: Vec<bool>) -> Self {
+        Self::Answers(vec![answers])
+    }
+
     /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
+    #[cfg(test)]
     pub(super) fn from_bits(bits: &str) -> Self {
-        Self::Right(bits.chars().map(|bit| bit == '1').collect())
+        Self::of_task(bits.chars().map(|bit| bit == '1').collect())
     }
 }
 
@@ -186,16 +188,15 @@ impl ResultRow {
     /// Returns the answers from which the number is computed, as one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
-            Sample::Right(right) => Some(slice::from_ref(right)),
-            Sample::Tasks(tasks) => Some(tasks),
+            Sample::Answers(tasks) => Some(tasks),
             _ => None,
         }
     }
 
     /// Returns the answers from which the number of a single task is computed.
     pub fn task_answers(&self) -> Option<&[bool]> {
-        match &self.sample {
-            Sample::Right(right) => Some(right),
+        match self.answers()? {
+            [answers] => Some(answers),
             _ => None,
         }
     }

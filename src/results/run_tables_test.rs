@@ -307,7 +307,7 @@ Bold: best of a block; underlined: second; in italics: ours.
 
 /// Returns answers to 100 documents, of which the first `right` are correct.
 fn answers_sample(right: usize) -> Sample {
-    Sample::Right((0..100).map(|at| at < right).collect())
+    Sample::of_task((0..100).map(|at| at < right).collect())
 }
 
 /// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies the

@@ -221,8 +221,7 @@ fn save_cell(shown: &PrintedNumber) -> SavedCell {
 fn count_items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,
-        Sample::Right(items) => Some(items.len()),
-        Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
+        Sample::Answers(tasks) => Some(tasks.iter().map(Vec::len).sum()),
         Sample::Losses(windows) => Some(windows.len()),
         Sample::Seeds(seeds) => Some(seeds.len()),
     }
