@@ -180,10 +180,7 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .iter()
         .map(|name| {
             all.iter()
-                .find(|artifact| {
-                    let names = [Some(artifact.name.as_str()), artifact.description.also.as_deref()];
-                    names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
-                })
+                .find(|artifact| artifact.names().into_iter().any(|known| known.eq_ignore_ascii_case(name)))
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));

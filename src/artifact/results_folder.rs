@@ -124,24 +124,8 @@ impl ResultsFolder {
         self.as_described
     }
 
-    /// Checks that the files can be written, so that a run does not fail after computing its results.
-    ///
-    /// # Errors
-    /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
-    /// if the folder is not writable.
-    pub fn check(&self, names: &[String]) -> Result<()> {
-        self.active_output().check(names)
-    }
-
-    /// Checks the folder without writing to it.
-    ///
-    /// # Errors
-    /// Fails in the same cases as [`Self::check`].
-    pub fn precheck(&self, names: &[String]) -> Result<()> {
-        self.active_output().precheck(names)
-    }
-
-    fn active_output(&self) -> &OutputFolder {
+    /// Returns the folder that the run writes to.
+    pub fn output(&self) -> &OutputFolder {
         match &self.record {
             RecordMode::Kept { local } => local,
             RecordMode::None | RecordMode::This { .. } => &self.output,
@@ -173,14 +157,6 @@ impl ResultsFolder {
             let paths = paths.join(", ");
             format!("{folder} contains a run with other settings ({paths}), which will be replaced")
         }))
-    }
-
-    /// Creates a draft next to the folder.
-    ///
-    /// # Errors
-    /// Fails with exit code 3 if the draft cannot be created.
-    pub fn stage(&self) -> Result<Draft> {
-        self.active_output().stage()
     }
 
     /// Moves a finished draft to its final location.

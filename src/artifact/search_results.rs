@@ -183,7 +183,7 @@ impl<'a> SearchResults<'a> {
         started: SystemTime,
     ) -> Result<PublishedFiles> {
         let table = self.table();
-        let staging = target.stage()?;
+        let staging = target.output().stage()?;
         let mut files: Vec<PathBuf> = Vec::new();
         let caption = artifact.description.caption.clone().unwrap_or_default();
         let notes: String = self.notes().iter().map(|note| format!("{note}\n\n")).collect();

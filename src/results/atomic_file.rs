@@ -152,20 +152,22 @@ impl Write for ParquetFile<'_> {
     }
 }
 
-/// Writes data frames atomically to one file, with one row group per frame. `empty` defines the columns.
+/// Writes the rows of several items atomically to one file, with one row group per item that has rows. Only the rows of
+/// one item are in memory at a time.
 ///
 /// # Errors
-/// Fails if a frame is an error. Fails with exit code 3 if the file cannot be written.
-pub(super) fn write_row_groups(
+/// Fails if `build_frame` fails. Fails with exit code 3 if the file cannot be written.
+pub(super) fn write_row_groups<T>(
     path: &Path,
-    empty: &DataFrame,
-    frames: impl Iterator<Item = Result<DataFrame>>,
+    items: &[T],
+    build_frame: impl Fn(&[T]) -> Result<DataFrame>,
 ) -> Result<()> {
+    let empty = build_frame(&[])?;
     write_atomically(path, |file| {
         let mut frame_error = None;
         ParquetFile::write(file, path, |file| {
             let mut writer = ParquetWriter::new(file).batched(empty.schema())?;
-            for frame in frames {
+            for frame in items.chunks(1).map(&build_frame) {
                 match frame {
                     Ok(frame) if frame.height() > 0 => writer.write_batch(&frame)?,
                     Ok(_) => {}

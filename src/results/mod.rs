@@ -49,7 +49,7 @@ pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, changed_settings,
     settings_that_differ,
 };
-pub use documents::{CHANNELS_FILE, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
+pub use documents::{CHANNELS_FILE, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame_error, read_frame};
 pub use latex::{latex, latex_notes, notes_file};
