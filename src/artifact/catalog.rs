@@ -61,7 +61,7 @@ impl Artifact {
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
         let metrics = self.description.metrics().iter().chain(costs);
-        let shown: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        let shown: Vec<Metric> = metrics.map(|id| Metric::find_or_task(id)).collect();
         load(&AxisChoice {
             text: &|corpus| {
                 shown.iter().any(|metric| {

@@ -7,7 +7,8 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::number_record::{Condition, Record};
-use super::result_row::{ResultRow, Sample};
+use super::result_row::{ResultRow, Sample, Setup};
+use crate::metric::Metric;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,12 +94,14 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ResultRow>, D::Error> {
     let mut numbers = Vec::new();
     let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
+    let metrics: Vec<Metric> = columns.iter().map(|column| Metric::find_or_task(&column.metric)).collect();
     for StoredCell { cell, condition, values } in cells {
         let mut tasks: Vec<Vec<bool>> = Vec::new();
         for StoredNumber { index: column_index, value, error, failure, right, losses } in values {
-            let StoredColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
-                de::Error::custom(format!("cell `{cell}` refers to column {column_index}, which is missing"))
-            })?;
+            let (StoredColumn { column, metric: id }, metric) =
+                columns.get(column_index).zip(metrics.get(column_index)).ok_or_else(|| {
+                    de::Error::custom(format!("cell `{cell}` refers to column {column_index}, which is missing"))
+                })?;
             let sample = match right.as_deref() {
                 Some(PRECEDING_TASKS) => Sample::Answers(tasks.clone()),
                 Some(all) => {
@@ -109,9 +112,15 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
                 }
                 None => losses.map_or(Sample::None, Sample::Losses),
             };
-            let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
-            let column = column.clone();
-            let number = ResultRow { column, failure, sample, ..ResultRow::new(record, &cell) };
+            let number = ResultRow {
+                record: Record { condition: condition.clone(), metric: id.clone(), value, error },
+                metric: metric.clone(),
+                cell: cell.clone(),
+                column: column.clone(),
+                failure,
+                sample,
+                setup: Setup::default(),
+            };
             tasks.extend(number.task_answers().map(Vec::from));
             numbers.push(number);
         }
