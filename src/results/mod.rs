@@ -59,7 +59,9 @@ pub use outcome_results::collect;
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, RunCommand, RunDescription};
-pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats};
+pub use public_formats::{
+    EVAL_RESULTS, EVERY_EVAL_EVER, NOT_RECORDED, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats,
+};
 pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, SeedValue, Setup};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
