@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::atomic_file::{ParquetFile, polars_error, write_csv};
+use super::atomic_file::{PolarsFile, polars_error, write_csv};
 use super::notes::{protocol_line, removed_text};
 use super::protocol::stem;
 use super::result_row::{ResultRow, Sample};
@@ -26,7 +26,7 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     let parquet = dir.join(format!("{name}.parquet"));
     write_csv(&csv, &frame)?;
     write_atomically(&parquet, |file| {
-        ParquetFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
+        PolarsFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
     })?;
     Ok(vec![csv, parquet])
 }
