@@ -93,7 +93,7 @@ fn check_results_writable(
         }
     };
     check_separate(target.path(), &directories::list_inputs(grid, store))?;
-    target.precheck(&files)
+    target.output().precheck(&files)
 }
 
 fn print_plan(answer: &PlanAnswer, all: bool) {

@@ -146,7 +146,7 @@ fn check_results_folder(
 ) -> Result<ResultsFolder> {
     let target = requested_work::run_results_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
     check_separate(target.path(), &directories::list_inputs(grid, store))?;
-    target.check(&artifact::run_files(grid, shape))?;
+    target.output().check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = source.submission() {
         requested_work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
     }

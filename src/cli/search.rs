@@ -234,7 +234,7 @@ pub(super) fn run_race(
     if searches.is_empty() {
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.path().display().to_string()));
     }
-    target.check(&SearchResults::files(artifact))?;
+    target.output().check(&SearchResults::files(artifact))?;
     let reporter = DistinctNotes::new(runner.reporter);
     let runner = &Runner { reporter: &reporter, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {

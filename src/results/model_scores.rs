@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, GroupUse, TaskSettings};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, MetricSource, TEXT, Unit};
-use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, harness_scores};
+use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores, harness_scores};
 use crate::pipeline::stage::scores::display_scale;
 use crate::tasks::{self, Task, TaskResult};
 
@@ -64,7 +64,7 @@ impl<'a> ModelScores<'a> {
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
-            let Some(sample) = result.text(text).and_then(EvalResult::windows) else { continue };
+            let Some(sample) = result.text_sample(text) else { continue };
             let losses = sample.losses;
             let MetricSource::Text(bits_per_byte) = BITS_PER_BYTE.source else { continue };
             scores.push(ModelScore {
