@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use flat_settings::{
-    Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences, setting_paths,
+    Canonical, FlatSettings, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences, setting_paths,
+    visit_leaves,
 };
 pub use timing_cohort::timing_cohort;
 
@@ -300,7 +301,7 @@ impl Identity {
     }
 
     /// Returns the settings in which two identities differ.
-    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+    pub fn differences(&self, other: &Self) -> Vec<SettingDifference> {
         setting_differences(&self.flat_settings(), &other.flat_settings())
     }
 }
