@@ -289,6 +289,18 @@ pub struct ChatId {
 }
 
 impl Identity {
+    /// Returns the identity of a dense backbone.
+    pub fn dense(model: ModelId, engine: ComputeId) -> Self {
+        Self {
+            model: Arc::new(model),
+            engine: Arc::new(engine),
+            cut: None,
+            repair: None,
+            calibration: None,
+            measure: None,
+        }
+    }
+
     /// Returns the identity of a measurement of this variant.
     #[must_use]
     pub fn with_measure(&self, measure: &Arc<MeasureId>) -> Self {
@@ -313,6 +325,15 @@ impl MeasureId {
             Self::Prefill { machine, .. } => Some(machine),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+impl Identity {
+    /// Returns the identity of a small dense backbone on the default engine.
+    pub(crate) fn tiny() -> Self {
+        let model = ModelId { content: "c0ffee".into(), tokenizer: String::new(), weights: None };
+        Self::dense(model, model::CPU.into())
     }
 }
 
