@@ -167,7 +167,7 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
     ("rte", |setup| calibration_of(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
     (
         "rte",
-        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
+        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into()),
         "computed in bf16 instead of float16 or f32",
     ),
     ("rte", |setup| setup.variant = settings_with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
@@ -200,7 +200,10 @@ fn value_of_another_protocol_has_no_verdict() {
     assert_eq!(named, "");
     assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
+        assert_eq!(
+            describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU }.into())),
+            ""
+        );
     }
     // The operator sequences have no effect if nothing is repaired.
     let pruned = describe_other_protocol(&paper, "rte", |setup| {
@@ -279,7 +282,7 @@ const IGNORED_SETTINGS: [(&str, &str); 50] = [
 const COMPARED_SETTINGS: [(&str, Change); 21] = [
     ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
     ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
-    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
+    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into())),
     ("cut.options", |setup| {
         let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
         setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());

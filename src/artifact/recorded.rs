@@ -72,7 +72,7 @@ pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparis
     let mut different = Vec::new();
     different.extend(compare_numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
-    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
+    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path.to_string())));
     different.extend(list_names("inputs", differing_keys(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = DiagnosticDifference::between(&cell_diagnostics(ours), &cell_diagnostics(theirs));
     let is_rounding = findings.structure.is_none()

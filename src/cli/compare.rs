@@ -13,12 +13,10 @@ use super::comparison_summary::summarize;
 use super::directories::{folders_in, with_similar_path_hint};
 use super::terminal::{self, format_columns, format_json_value, shorten_columns};
 use crate::error::{Error, Result};
-use crate::pipeline::identity::Canonical;
+use crate::pipeline::identity::{Canonical, SettingDifference};
 use crate::quantity::pluralize;
 use crate::results::number_record::Record;
-use crate::results::{
-    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrap,
-};
+use crate::results::{Differences, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrap};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -119,10 +117,9 @@ fn format_protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
         let (Some(one), Some(two)) = (&protocol.first, &protocol.second) else { continue };
-        for setting in settings_that_differ(one, two) {
-            if !setting.path.split('.').any(|part| part == "data") {
-                let one = format_protocol_value(setting.first);
-                let two = format_protocol_value(setting.second);
+        for setting in settings_that_differ(&one.value(), &two.value()) {
+            if !setting.path.as_str().split('.').any(|part| part == "data") {
+                let [one, two] = [setting.first, setting.second].map(format_protocol_value);
                 text.push_str(&format!("  {}.{}: {one} → {two}\n", protocol.path, setting.path));
             }
         }
@@ -130,7 +127,7 @@ fn format_protocols(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
 }
 
-fn format_protocol_value(value: Option<Value>) -> String {
+fn format_protocol_value(value: Option<Canonical>) -> String {
     value.map_or("—".to_owned(), |value| value.to_string())
 }
 
@@ -184,9 +181,9 @@ fn format_differing(
 ) -> Option<String> {
     let mut rows = vec![[column, "A", "B"].map(str::to_owned).to_vec()];
     for setting in settings {
-        let [first, second] =
-            [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), format));
-        rows.push(vec![setting.path.clone(), first, second]);
+        let [first, second] = [&setting.first, &setting.second]
+            .map(|value| value.as_ref().map_or("—".to_owned(), |value| format(&value.value())));
+        rows.push(vec![setting.path.to_string(), first, second]);
     }
     let table = format_columns(&shorten_columns(rows, &[], terminal::width()), &[]);
     (!settings.is_empty()).then(|| format!("{heading}\n{table}"))

@@ -108,7 +108,7 @@ fn build_card_values<'a>(
         backbone: cell.backbone.clone(),
         base_model: hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
         base_revision: hub.and_then(|hub| hub.commit.clone().map(String::from)),
-        content: backbone.content.clone(),
+        content: backbone.dense.model.content.clone(),
         identity: result
             .identity
             .as_ref()

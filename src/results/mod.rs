@@ -46,8 +46,7 @@ pub use aggregate_seeds::{deviation, mean};
 pub use atomic_file::{csv_text, polars_error, put, write_csv};
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use differences::{
-    CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, changed_settings,
-    settings_that_differ,
+    CoincidingNumbers, Differences, Unpaired, ValueDifference, changed_settings, settings_that_differ,
 };
 pub use documents::{CHANNELS_FILE, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};

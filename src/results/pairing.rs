@@ -16,7 +16,9 @@ use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result};
 use crate::metric::Metric;
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences};
+use crate::pipeline::identity::{
+    Canonical, FlatSettings, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences,
+};
 
 /// Pairs of numbers from two runs, and the numbers left unpaired. All are given as indices.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ pub(super) struct Pairing {
 pub(super) struct NumberPair {
     pub first: usize,
     pub second: usize,
-    pub differences: Vec<Difference>,
+    pub differences: Vec<SettingDifference>,
 }
 
 #[derive(Debug)]
@@ -178,7 +180,7 @@ impl NumberIdentity {
         };
         let names = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
         let mut flat = self.flat;
-        for path in RENAMABLE_SETTINGS {
+        for path in METHOD_SETTINGS {
             let Some(leaf) = flat.get_mut(path) else { continue };
             if let Value::String(name) = leaf.value() {
                 *leaf = Canonical::from_value(&renamed.name(&name)?.into());
@@ -191,16 +193,16 @@ impl NumberIdentity {
     fn owner(&self, path: &SettingPath) -> Option<String> {
         let leaf = |name: &str| self.flat.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.names;
-        match path.as_str() {
-            name if name.starts_with("model.") || name.starts_with("engine.") => Some(backbone.clone()),
-            name if name.starts_with("calibration.text.") => text.clone(),
-            name if name.starts_with("measure.") => Some(format!("{backbone} {metric}")),
-            "cut.known" => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
-            "cut.version" => leaf("cut.criterion"),
-            name if name.starts_with("cut.options") => leaf("cut.criterion"),
-            "repair.version" => leaf("repair.recovery"),
-            name if name.starts_with("repair.options") => leaf("repair.recovery"),
-            _ => None,
+        match path.owner() {
+            SettingOwner::Backbone => Some(backbone.clone()),
+            SettingOwner::CalibrationText => text.clone(),
+            SettingOwner::Measurement => Some(format!("{backbone} {metric}")),
+            SettingOwner::Cell if path.is_of("cut.known") => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
+            SettingOwner::Cell if path.is_of("cut.version") || path.is_of("cut.options") => leaf("cut.criterion"),
+            SettingOwner::Cell if path.is_of("repair.version") || path.is_of("repair.options") => {
+                leaf("repair.recovery")
+            }
+            SettingOwner::Cell => None,
         }
     }
 
@@ -218,8 +220,8 @@ impl NumberIdentity {
     }
 }
 
-/// Settings whose values are names that `--map` can rename.
-const RENAMABLE_SETTINGS: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
+/// Settings whose values are names of methods, which `--map` can rename.
+const METHOD_SETTINGS: [&str; 2] = ["cut.criterion", "repair.recovery"];
 
 /// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
 /// or method it belongs to.
@@ -230,7 +232,7 @@ fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTree
         let a = one.get(path);
         let b = two.get(path);
         // Never pair numbers of different methods, or a trained operator with an untrained one.
-        let is_method = ["cut.criterion", "repair.recovery"].contains(&path.0.as_str())
+        let is_method = METHOD_SETTINGS.contains(&path.0.as_str())
             || (path.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && is_constant(a) && is_constant(b) && !is_method
     });

@@ -83,7 +83,7 @@ impl StoredResults {
             gate,
             settings: grid.resolved()?,
             inputs: outcome.inputs.clone(),
-            engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
+            engines: outcome.engines.clone(),
             protocols: collect_protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.cell.name.clone(), Settings::clone(&cell.settings))).collect(),
             measures: results.numbers().map(|number| (number.column.clone(), number.setup.measure.clone())).collect(),

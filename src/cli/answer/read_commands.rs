@@ -243,7 +243,7 @@ impl ExplainAnswer {
             backbone: ExplainedBackbone {
                 name: backbone.name.clone(),
                 folder: backbone.folder.clone(),
-                content: backbone.content.clone(),
+                content: backbone.dense.model.content.clone(),
             },
             deviations: list_deviations(
                 cell,

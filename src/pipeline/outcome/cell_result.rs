@@ -17,8 +17,8 @@ use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::latency::LatencyResult;
 use crate::metric::{Savings, TextSample};
-use crate::model::{Cut, EngineId};
-use crate::pipeline::identity::{Identity, MeasureId};
+use crate::model::Cut;
+use crate::pipeline::identity::{ComputeId, Identity, MeasureId};
 use crate::pipeline::stage::boundary_result::{BoundaryResult, PlacedRepair};
 use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
 
@@ -30,7 +30,7 @@ pub struct GridOutcome {
     /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
     /// Engine of each backbone, by name.
-    pub engines: BTreeMap<String, EngineId>,
+    pub engines: BTreeMap<String, ComputeId>,
     /// Names of the weight types to which weights are rounded, by backbone name. Contains only backbones with rounded
     /// weights.
     pub rounded: BTreeMap<String, String>,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{ObjectState, Plan, StoreState};
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, setting_differences};
+use crate::pipeline::identity::{Canonical, FlatSettings, SettingPath, setting_differences};
 use crate::pipeline::stage;
 use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
 
@@ -200,11 +200,8 @@ fn hash_without(parts: &KeyParts, field: &SettingPath) -> u64 {
 }
 
 fn changes_between(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
-    let changes = setting_differences(stored, wanted).into_iter().map(|Difference { path, one, other }| Change {
-        field: path,
-        old: one,
-        new: other,
-    });
+    let changes = setting_differences(stored, wanted).into_iter();
+    let changes = changes.map(|change| Change { field: change.path, old: change.first, new: change.second });
     // An input that occurs at several paths counts as one change.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {

@@ -71,7 +71,7 @@ pub(super) fn sequence_range(sequences: &Range<usize>) -> Value {
 const LEASE_PREFIX: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
-    let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.engine_suffix());
+    let work = format!("{} {}{}", backbone.dense.model.content, tokens.hash(), backbone.engine_suffix());
     format!("{LEASE_PREFIX}{}", sha256::of_bytes(work))
 }
 

@@ -213,12 +213,12 @@ impl Programs {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));
         }
-        if let Some(program) = lock(&self.programs).get(&backbone.content) {
+        if let Some(program) = lock(&self.programs).get(&backbone.dense.model.content) {
             return Ok(program.clone());
         }
         let program =
             run.inputs.read_unchanged(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
-        lock(&self.programs).insert(backbone.content.clone(), program.clone());
+        lock(&self.programs).insert(backbone.dense.model.content.clone(), program.clone());
         Ok(program)
     }
 
@@ -228,6 +228,6 @@ impl Programs {
         for operator in backbone.variants.iter().filter_map(Variant::repair_key) {
             programs.remove(operator.hash());
         }
-        programs.remove(&backbone.content);
+        programs.remove(&backbone.dense.model.content);
     }
 }

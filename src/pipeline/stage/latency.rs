@@ -43,16 +43,10 @@ pub const STAGE: Stage = Stage {
 pub const LATENCY: &str = "latency.json";
 
 /// Returns the key of a variant's latency. It contains the machine, the prompt and the number of tokens to decode (from
-/// `measure`), and a hash of the variants that are timed together (`among`).
-pub fn key(
-    backbone: BackboneKeyParts<'_>,
-    operator: Option<&Arc<Key>>,
-    measure: &MeasureId,
-    among: &str,
-    what: &Arc<Identity>,
-) -> Key {
+/// `what`), and a hash of the variants that are timed together (`among`).
+pub fn key(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>, among: &str, what: &Arc<Identity>) -> Key {
     let mut identity = backbone.base_identity();
-    if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
+    if let Some(MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. }) = what.measure.as_deref() {
         identity["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
             identity[name] = json!(value);

@@ -78,8 +78,8 @@ pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<
         return dense_key_part(backbone);
     }
     let mut identity = json!({"batch": backbone.batch_tokens});
-    if let Some(weights) = backbone.weights {
-        identity["weights"] = json!(weights.name());
+    if let Some(weights) = &backbone.dense.model.weights {
+        identity["weights"] = json!(weights);
     }
     identity
 }
@@ -178,7 +178,8 @@ fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load)
 /// Returns the name of the journal for scoring on a text or task, or on a sample of it. The name is also the prefix of
 /// the lease names.
 pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
-    let BackboneKeyParts { content, batch_tokens, .. } = backbone;
+    let BackboneKeyParts { dense, batch_tokens, .. } = backbone;
+    let content = &dense.model.content;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
     let compared = if extent.damage { format!(" compared with {DENSE_REFERENCE}") } else { String::new() };
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.engine_suffix()))

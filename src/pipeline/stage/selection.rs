@@ -64,7 +64,7 @@ pub fn key(
 ) -> Key {
     let CutId { criterion: name, version, options, depth, known, repaired } = cut;
     let mut identity = json!({
-        "backbone": backbone.content, "criterion": name, "criterion_version": version, "options": options.value(),
+        "backbone": backbone.dense.model.content, "criterion": name, "criterion_version": version, "options": options.value(),
         "depth": depth,
     });
     if let Some(known) = known {
@@ -73,8 +73,8 @@ pub fn key(
     if let Some(repair) = repaired {
         identity["repaired"] = json!(repair);
     }
-    if let Some(weights) = backbone.weights {
-        identity["weights"] = json!(weights.name());
+    if let Some(weights) = &backbone.dense.model.weights {
+        identity["weights"] = json!(weights);
     }
     let (criterion, spec) = rule;
     let reads_activations = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
