@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::pipeline::exec::{RunRecord, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreState};
+use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreView};
 use crate::results::Provenance;
 use ghostlab_store::Store;
 
@@ -102,7 +102,7 @@ impl ArtifactList<'_> {
 
     fn add_grid(&self, grid: &Grid, progress: &mut ArtifactProgress) -> Result<()> {
         let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
-        let state = StoreState::read(&plan, self.store);
+        let state = StoreView::survey(&plan, self.store);
         let complete = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
         progress.cells += grid.cells.len();
         progress.complete += complete;
