@@ -9,7 +9,7 @@ use crate::artifact::{self, Artifact};
 use crate::error::Result;
 use crate::model::EngineRequest;
 use crate::pipeline::exec::{RunRecord, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreState};
+use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreView};
 use crate::quantity::pluralize;
 use crate::results::Provenance;
 use ghostlab_store::Store;
@@ -46,7 +46,7 @@ impl ArtifactList<'_> {
         let mut seconds_left = Some(0.0);
         for grid in &grids {
             let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
-            let state = StoreState::read(&plan, self.store);
+            let state = StoreView::survey(&plan, self.store);
             let complete_here = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
             complete += complete_here;
             if complete_here < grid.cells.len() {
@@ -70,7 +70,7 @@ impl ArtifactList<'_> {
 
     /// Estimates the remaining time of a grid in seconds. It is unknown if texts are not tokenized yet, or if no run
     /// has measured the engine's rate on this machine.
-    fn estimate_seconds(&self, plan: &Plan<'_>, state: &StoreState) -> Result<Option<f64>> {
+    fn estimate_seconds(&self, plan: &Plan<'_>, state: &StoreView) -> Result<Option<f64>> {
         let estimate = Estimate::from_plan(plan, state, RunSettings::default().spool_bytes, u64::MAX)?;
         if !plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key)) {
             return Ok(None);

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
 use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, SurveyHook};
-use crate::pipeline::plan::{Plan, StoreState, StoredKeyIndex};
+use crate::pipeline::plan::{Plan, StoreView, StoredKeyIndex};
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
@@ -183,7 +183,7 @@ fn list_cells_without_result(
 }
 
 /// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
-fn format_missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
+fn format_missing(plan: &Plan<'_>, state: &StoreView, store: &Store) -> String {
     let counts =
         plan::format_counts(&answer::plan::count_artifacts(plan, state, &StoredKeyIndex::new(store, plan), store));
     counts.trim_end().to_owned()

@@ -7,9 +7,10 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::entry_kind::EntryKind;
-use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::library::EntryKind;
 use super::shards::{ShardsEntry, Stream};
+use super::validate::EntryPosition;
+use super::yaml::{Positioned, YamlPosition};
 use crate::error::{Error, Result, command_line};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;

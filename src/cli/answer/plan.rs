@@ -15,7 +15,7 @@ use super::plan_cost::{PlanCost, compute_cost};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::exec::{Preflight, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, StoreState, StoredKeyIndex, TrialCount, Variant};
+use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, StoreView, StoredKeyIndex, TrialCount, Variant};
 use crate::pipeline::stage::{self, InputNames, Stage};
 use crate::quantity::pluralize;
 use ghostlab_store::{Key, ObjectKind, Store};
@@ -237,7 +237,7 @@ impl GridPlan {
 /// Counts the required, stored and missing objects of each kind, and lists the reasons for the missing ones.
 pub(crate) fn count_artifacts(
     plan: &Plan<'_>,
-    state: &StoreState,
+    state: &StoreView,
     stored_keys: &StoredKeyIndex,
     store: &Store,
 ) -> Vec<ArtifactCount> {
@@ -280,7 +280,7 @@ pub(crate) fn count_artifacts(
 }
 
 /// Returns the jobs that still have to run for a backbone, in order of execution.
-fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
+fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreView) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let calibrated = backbone.variants.iter().filter(|variant| variant.calibration == Some(index));
@@ -324,7 +324,7 @@ fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Ve
     jobs
 }
 
-fn is_stored(state: &StoreState, key: &Option<Arc<Key>>) -> bool {
+fn is_stored(state: &StoreView, key: &Option<Arc<Key>>) -> bool {
     key.as_ref().is_none_or(|key| state.has(key))
 }
 
@@ -353,7 +353,7 @@ impl fmt::Display for PlannedJob {
 fn list_missing(
     backbone: &BackbonePlan,
     variant: &Variant,
-    state: &StoreState,
+    state: &StoreView,
     stored_keys: &StoredKeyIndex,
 ) -> Vec<MissingObject> {
     let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ObjectState, Plan, StoreState};
+use super::{ObjectState, Plan, StoreView};
 use crate::pipeline::identity::{Canonical, FlatSettings, SettingPath, setting_differences};
 use crate::pipeline::stage;
 use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
@@ -118,7 +118,7 @@ impl StoredKeyIndex {
         Self { stored, by_partial_hash }
     }
 
-    pub fn explain(&self, key: &Key, state: &StoreState) -> Reason {
+    pub fn explain(&self, key: &Key, state: &StoreView) -> Reason {
         if let ObjectState::Damaged(error) = state.object(key) {
             return Reason::Damaged(error.one_line());
         }

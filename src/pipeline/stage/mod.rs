@@ -10,6 +10,7 @@ pub mod distilled;
 pub mod generations;
 pub mod group;
 pub mod latency;
+mod measured_trials;
 pub mod operator;
 pub mod scores;
 pub(crate) mod scoring;
