@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{AbandonedDraft, DamagedRecord, InventoryItem, ObjectCondition, Store, UnknownEntry};
+use ghostlab_store::{AbandonedDraft, DamagedEntry, InventoryItem, Store};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -58,11 +58,11 @@ pub(crate) enum ArtifactState {
 
 impl ArtifactState {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
-        match &entry.condition {
-            ObjectCondition::Damaged(_) => Self::Damaged,
-            ObjectCondition::Intact(_) if entry.is_newer_version() => Self::LaterVersion,
-            ObjectCondition::Intact(_) if !entry.is_current() => Self::OtherVersion,
-            ObjectCondition::Intact(_) => Self::Whole,
+        match &entry.object {
+            Err(_) => Self::Damaged,
+            Ok(_) if entry.is_newer_version() => Self::LaterVersion,
+            Ok(_) if !entry.is_current() => Self::OtherVersion,
+            Ok(_) => Self::Whole,
         }
     }
 }
@@ -188,21 +188,11 @@ pub(crate) struct DamagedFile {
 }
 
 impl DamagedFile {
-    fn from_unknown_entry(stray: &UnknownEntry, repair: bool) -> Self {
-        Self::new(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
-    }
-
-    fn from_record(record: &DamagedRecord, repair: bool) -> Self {
-        Self::new(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
-    }
-
-    /// Creates an entry with `error`, or with the error in `removed` if the file could not be removed.
-    fn new(error: Error, removed: Result<()>, repair: bool) -> Self {
-        let (removed, error) = match removed {
-            Ok(()) => (repair, error),
-            Err(error) => (false, error),
-        };
-        Self { error: error.parts().clone(), text: error.to_string(), removed }
+    /// Removes the entry if `repair` is set. Describes the damage, or why the entry could not be removed.
+    fn new(entry: &DamagedEntry, repair: bool) -> Self {
+        let removed = if repair { entry.remove() } else { Ok(()) };
+        let (error, text) = to_parts_and_text(removed.as_ref().err().unwrap_or(&entry.error));
+        Self { error, text, removed: repair && removed.is_ok() }
     }
 }
 
@@ -228,9 +218,9 @@ impl CacheVerifyAnswer {
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries
             .into_par_iter()
             .filter_map(|entry| {
-                let (error, text) = match &entry.condition {
-                    ObjectCondition::Damaged(error) => to_parts_and_text(error),
-                    ObjectCondition::Intact(artifact) => to_parts_and_text(&artifact.verify().err()?),
+                let (error, text) = match &entry.object {
+                    Err(error) => to_parts_and_text(error),
+                    Ok(artifact) => to_parts_and_text(&artifact.verify().err()?),
                 };
                 let key = entry.hash.clone();
                 let stage = entry.stage.clone();
@@ -241,10 +231,8 @@ impl CacheVerifyAnswer {
         if repair {
             store.remove_all(&bad)?;
         }
-        let strays =
-            store.unknown_entries().iter().map(|stray| DamagedFile::from_unknown_entry(stray, repair)).collect();
-        let records = store.damaged_records();
-        let records = records.iter().map(|record| DamagedFile::from_record(record, repair)).collect();
+        let strays = store.unknown_entries().iter().map(|stray| DamagedFile::new(stray, repair)).collect();
+        let records = store.damaged_records().iter().map(|record| DamagedFile::new(record, repair)).collect();
         let store = store.root().display().to_string();
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
