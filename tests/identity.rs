@@ -260,7 +260,7 @@ fn stored_objects_describe_their_identity() {
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
-        let ghostlab_store::ObjectCondition::Intact(artifact) = &entry.condition else { panic!("{entry:?}") };
+        let Ok(artifact) = &entry.object else { panic!("{entry:?}") };
         let about = artifact.meta().description();
         if about.is_null() {
             continue;

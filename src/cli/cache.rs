@@ -27,7 +27,7 @@ use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::{KeepSet, Plan, engines_of};
 use crate::pipeline::stage;
 use crate::quantity::{Days, pluralize};
-use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectCondition, ObjectKind, Store};
+use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -278,7 +278,7 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects<'_>, entry: &InventoryItem) -> bool {
     if entry.is_older_version() {
         return false;
     }
-    let damaged = matches!(entry.condition, ObjectCondition::Damaged(_));
+    let damaged = entry.object.is_err();
     let is_known = kept.absent_profiles.is_empty() || kept.used.has_all_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let has_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectCondition, Store};
+use ghostlab_store::{AbandonedDraft, DamagedEntry, InventoryItem, Store};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -58,11 +58,11 @@ pub(crate) enum ArtifactState {
 
 impl ArtifactState {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
-        match &entry.condition {
-            ObjectCondition::Damaged(_) => Self::Damaged,
-            ObjectCondition::Intact(_) if entry.is_newer_version() => Self::LaterVersion,
-            ObjectCondition::Intact(_) if !entry.is_current() => Self::OtherVersion,
-            ObjectCondition::Intact(_) => Self::Whole,
+        match &entry.object {
+            Err(_) => Self::Damaged,
+            Ok(_) if entry.is_newer_version() => Self::LaterVersion,
+            Ok(_) if !entry.is_current() => Self::OtherVersion,
+            Ok(_) => Self::Whole,
         }
     }
 }
@@ -186,10 +186,10 @@ pub(crate) struct DamagedFile {
 }
 
 impl DamagedFile {
-    /// Removes the file if `repair` is set. If it cannot be removed, the entry contains the error of the removal.
-    fn new(error: Error, repair: bool, remove: impl FnOnce() -> Result<()>) -> Self {
-        match if repair { remove() } else { Ok(()) } {
-            Ok(()) => Self { error, removed: repair },
+    /// Removes the entry if `repair` is set. If it cannot be removed, the error is that of the removal.
+    fn new(entry: DamagedEntry, repair: bool) -> Self {
+        match if repair { entry.remove() } else { Ok(()) } {
+            Ok(()) => Self { error: entry.error, removed: repair },
             Err(error) => Self { error, removed: false },
         }
     }
@@ -215,9 +215,9 @@ impl CacheVerifyAnswer {
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries
             .into_par_iter()
             .filter_map(|entry| {
-                let error = match &entry.condition {
-                    ObjectCondition::Damaged(error) => error.clone(),
-                    ObjectCondition::Intact(artifact) => artifact.verify().err()?,
+                let error = match &entry.object {
+                    Err(error) => error.clone(),
+                    Ok(artifact) => artifact.verify().err()?,
                 };
                 let damaged = DamagedArtifact { key: entry.hash.clone(), stage: entry.stage.clone(), error };
                 Some((entry, damaged))
@@ -227,11 +227,8 @@ impl CacheVerifyAnswer {
         if repair {
             store.remove_all(&bad)?;
         }
-        let strays = store.unknown_entries();
-        let strays = strays.iter().map(|stray| DamagedFile::new(stray.error(), repair, || stray.remove())).collect();
-        let records = store.damaged_records();
-        let records =
-            records.iter().map(|record| DamagedFile::new(record.error(), repair, || record.remove())).collect();
+        let strays = store.unknown_entries().into_iter().map(|stray| DamagedFile::new(stray, repair)).collect();
+        let records = store.damaged_records().into_iter().map(|record| DamagedFile::new(record, repair)).collect();
         let store = store.root().display().to_string();
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }

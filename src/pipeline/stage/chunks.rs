@@ -147,7 +147,7 @@ impl ChunkRun<'_> {
                     store.retire(journal, |hash| store_view.is_known_stored(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
-                None => store.remove_journal(journal),
+                None => journal.remove(),
             }
         }
         if let Some(job) = scoring.job {
