@@ -5,22 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{
     CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
-    check_depth,
+    check_depth, iterative,
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::{self, Options, Variant};
 
-const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build)
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>("llm-streamline", SOURCE, build)
     .label("LLM-Streamline")
     .short("streamline")
     .variants(VARIANTS)
     .deviations(READS_FIRST_SEQUENCES);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Streamline, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("LLM-Streamline, iterative")];
 
 /// Removal of the block whose input and output are most similar. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -46,8 +44,8 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Criterion for LlmStreamline {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(name, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)
     }
 
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
@@ -67,7 +65,7 @@ impl Criterion for LlmStreamline {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(spec, self.pairs(spec), stats, |cosine| cosine)
+        Selection::best_block(spec, stats.remaining_similarities(self.pairs(spec))?, false)
     }
 }
 
