@@ -38,8 +38,6 @@ pub struct JsonRows<R> {
     line: usize,
     /// Number of list items read.
     item_count: usize,
-    /// Check applied to the bytes of a row before parsing.
-    check: fn(&[u8]) -> Result<()>,
 }
 
 impl<R: BufRead> JsonRows<R> {
@@ -54,34 +52,23 @@ impl<R: BufRead> JsonRows<R> {
             row: Vec::new(),
             line: 0,
             item_count: 0,
-            check: |_| Ok(()),
         }
-    }
-
-    /// Sets a check that is applied to the bytes of each row before parsing.
-    pub fn checked(self, check: fn(&[u8]) -> Result<()>) -> Self {
-        Self { check, ..self }
     }
 
     /// Reads the next row. Returns whether there is one.
     ///
     /// # Errors
-    /// Fails if a row is too long or cannot be read, or if the check rejects it. The error names its location.
+    /// Fails if a row is too long or cannot be read. The error names its location.
     pub fn advance(&mut self) -> Result<bool> {
         if self.layout == JsonLayout::Unknown {
             self.find_layout()?;
         }
-        let is_list = self.layout != JsonLayout::Lines;
-        let is_read = if is_list { self.next_item()? } else { self.next_line()? };
-        if is_read {
-            (self.check)(&self.row).map_err(|error| error.at(self.location()))?;
-        }
-        Ok(is_read)
+        if self.layout == JsonLayout::Lines { self.next_line() } else { self.next_item() }
     }
 
-    /// Returns the length in bytes of the JSON text of the last row.
-    pub fn last_bytes(&self) -> usize {
-        self.row.len()
+    /// Returns the JSON text of the last row.
+    pub fn row(&self) -> &[u8] {
+        &self.row
     }
 
     /// Parses the last row as an object.
