@@ -9,7 +9,7 @@ use crate::common::{fixture, flat, json, tensors};
 use candle_core::DType;
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::grid::Grid;
-use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab::model::{Batch, Config, Decoder, Model, Step, Sublayer};
 use ghostlab::pipeline::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab::results::collect;
@@ -89,8 +89,8 @@ fn bundled_backbone_logits_match_transformers() {
         let batch = Batch::windows([ids.as_slice()]);
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
-            x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-            x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Attention, layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Mlp, layer), &x).unwrap();
         }
         let rows: Vec<usize> = positions.iter().map(|&at| at as usize).collect();
         let ours = flat(&decoder.logits(&x, &rows).unwrap());

@@ -61,7 +61,7 @@ impl Artifact {
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
         let metrics = self.description.metrics().iter().chain(costs);
-        let shown: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        let shown: Vec<Metric> = metrics.map(|id| Metric::find_or_task(id)).collect();
         load(&AxisChoice {
             text: &|corpus| {
                 shown.iter().any(|metric| {
@@ -180,10 +180,7 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .iter()
         .map(|name| {
             all.iter()
-                .find(|artifact| {
-                    let names = [Some(artifact.name.as_str()), artifact.description.also.as_deref()];
-                    names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
-                })
+                .find(|artifact| artifact.names().into_iter().any(|known| known.eq_ignore_ascii_case(name)))
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));

@@ -4,9 +4,9 @@ use super::*;
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
-use crate::metric::{self, Metric};
+use crate::metric;
 use crate::model::{CPU, EngineId};
-use crate::results::{CalibrationSummary, MetricKey, Protocol, ResultRow, Sample, Settings, Setup, settings};
+use crate::results::{CalibrationSummary, Protocol, ResultRow, Settings, Setup, settings};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -53,9 +53,8 @@ fn task(name: &str, documents: usize) -> Protocol {
     }
 }
 
-/// Creates a measurement that follows the paper's protocol.
-fn number(record: Record) -> Measurement {
-    let metric = Metric::find(&record.metric).unwrap();
+/// Creates a number that follows the paper's protocol.
+fn number(record: Record) -> ResultRow {
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
     let calibration =
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
@@ -69,11 +68,7 @@ fn number(record: Record) -> Measurement {
     };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
-    let cell = String::new();
-    let key = MetricKey::without_table(&metric);
-    let column = key.to_string();
-    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-    Measurement { row, key, metric, setup }
+    ResultRow { setup, ..ResultRow::new(record, "") }
 }
 
 fn settings_with(option: &str, value: &str) -> Arc<Settings> {
@@ -172,7 +167,7 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
     ("rte", |setup| calibration_of(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
     (
         "rte",
-        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
+        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into()),
         "computed in bf16 instead of float16 or f32",
     ),
     ("rte", |setup| setup.variant = settings_with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
@@ -205,7 +200,10 @@ fn value_of_another_protocol_has_no_verdict() {
     assert_eq!(named, "");
     assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
+        assert_eq!(
+            describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU }.into())),
+            ""
+        );
     }
     // The operator sequences have no effect if nothing is repaired.
     let pruned = describe_other_protocol(&paper, "rte", |setup| {
@@ -284,7 +282,7 @@ const IGNORED_SETTINGS: [(&str, &str); 50] = [
 const COMPARED_SETTINGS: [(&str, Change); 21] = [
     ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
     ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
-    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
+    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into())),
     ("cut.options", |setup| {
         let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
         setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());

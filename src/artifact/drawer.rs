@@ -14,7 +14,7 @@ use crate::grid::{Description, FigureEntry, FigureKind};
 use crate::metric::{self, Metric};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::results::number_record::{Condition, DENSE, Record};
-use crate::results::{Measurement, distinct};
+use crate::results::{ResultRow, distinct};
 use crate::{criterion, recovery};
 
 /// Draws one figure per backbone. Returns each drawing with its file suffix: the backbone, or an empty string if there
@@ -64,7 +64,7 @@ pub(super) struct Drawer<'a> {
     pub(super) description: &'a Description,
     pub(super) entry: &'a FigureEntry,
     pub(super) outcome: &'a GridOutcome,
-    pub(super) numbers: &'a [Arc<Measurement>],
+    pub(super) numbers: &'a [Arc<ResultRow>],
 }
 
 impl Drawer<'_> {

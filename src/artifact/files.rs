@@ -17,10 +17,10 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
-    CHANNELS_FILE, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance,
-    Results, StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes,
-    long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents,
-    write_frame, write_latencies, write_lm_eval, write_public_formats,
+    CHANNELS_FILE, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
+    StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long,
+    markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    write_latencies, write_lm_eval, write_public_formats,
 };
 use crate::tasks::ScoredTask;
 
@@ -104,14 +104,14 @@ pub fn write_run(
     let profile = grid.profile.as_deref().unwrap_or_default();
     let notes = [run_notes(grid, outcome), tabled.notes(), incomplete_note(outcome)].concat();
     let table = long(&tabled, profile, notes.clone());
-    let staging = target.stage()?;
+    let staging = target.output().stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
-    files.extend(write_texts(&staging, RESULTS, &grid.name, &table)?);
+    files.extend(write_run_texts(staging.path(), RESULTS, &grid.name, &table)?);
     let shown = match shape {
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
             let table = wide(&tabled, metric.as_deref(), profile, notes)?;
-            files.extend(write_texts(&staging, WIDE_TABLE, &grid.name, &table)?);
+            files.extend(write_run_texts(staging.path(), WIDE_TABLE, &grid.name, &table)?);
             screen(&table, width)
         }
     };
@@ -120,22 +120,28 @@ pub fn write_run(
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// Writes a table as Markdown and LaTeX. Returns the paths of the files.
-fn write_texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
-    let printed = table.printed(title);
-    let label = format!("{title}-{name}");
-    let mut files = vec![
-        put(&path_with_extension(staging, name, "md"), markdown(table).as_bytes())?,
-        put(&path_with_extension(staging, name, "tex"), latex(&printed, &label).as_bytes())?,
-    ];
-    if let Some(notes) = latex_notes(&printed, &label) {
-        files.push(put(&staging.path().join(notes_file(name)), notes.as_bytes())?);
-    }
-    Ok(files)
+/// Writes a table of a grid run as Markdown and LaTeX. Returns the paths of the files.
+fn write_run_texts(folder: &Path, name: &str, grid: &str, table: &Table) -> Result<Vec<PathBuf>> {
+    write_texts(folder, name, table, &[(name.to_owned(), table.printed(grid))], |name| format!("{grid}-{name}"))
 }
 
-fn path_with_extension(staging: &Draft, name: &str, ending: &str) -> PathBuf {
-    staging.path().join(format!("{name}.{ending}"))
+/// Writes a table as Markdown, and its printed variants and notes as LaTeX. `variants` are tables by file name, and `label`
+/// returns the LaTeX label for a file name. Returns the paths of the files.
+pub(super) fn write_texts(
+    folder: &Path,
+    name: &str,
+    table: &Table,
+    variants: &[(String, Table)],
+    label: impl Fn(&str) -> String,
+) -> Result<Vec<PathBuf>> {
+    let mut files = vec![put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?];
+    for (name, printed) in variants {
+        files.push(put(&folder.join(format!("{name}.tex")), latex(printed, &label(name)).as_bytes())?);
+    }
+    if let Some(notes) = latex_notes(table, &label(name)) {
+        files.push(put(&folder.join(notes_file(name)), notes.as_bytes())?);
+    }
+    Ok(files)
 }
 
 /// Finished grid run from which the result files are written.
@@ -215,19 +221,12 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
         return Ok(Vec::new());
     }
     let tasks = grid.evaluate.builtin().any(|task| outcome.task(task).is_some());
-    let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
-    let answers: Vec<CellAnswers<'_>> = outcome
-        .cells
-        .iter()
-        .zip(&names)
-        .flat_map(|(result, cell)| result.answered_tasks().map(move |answered| (cell, answered)))
-        .map(|(cell, (task, answers))| CellAnswers { cell, task, answers })
-        .collect();
     let mut results = Vec::new();
-    for (result, name) in outcome.cells.iter().zip(&names) {
-        results.extend(harness_files(grid, result, name)?.into_iter().map(|file| (name.as_str(), file)));
+    for result in &outcome.cells {
+        let name = result.cell.to_string();
+        results.extend(harness_files(grid, result, &name)?.into_iter().map(|file| (name.clone(), file)));
     }
-    let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
+    let documents = tasks.then(|| write_documents(folder, &outcome.cells)).transpose()?;
     Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 

@@ -11,10 +11,8 @@ use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{self, owner, regular};
 use crate::quantity::pluralize;
-use crate::results::{CHANNELS_FILE, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
+use crate::results::{Provenance, ResultRow, StoredResults, settings_that_differ};
 
-/// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
-pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
 const IGNORED_FIELDS: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names listed in a message.
@@ -74,7 +72,7 @@ pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparis
     let mut different = Vec::new();
     different.extend(compare_numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
-    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
+    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path.to_string())));
     different.extend(list_names("inputs", differing_keys(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = DiagnosticDifference::between(&cell_diagnostics(ours), &cell_diagnostics(theirs));
     let is_rounding = findings.structure.is_none()

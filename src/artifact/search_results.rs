@@ -16,7 +16,6 @@ use super::pipeline::provenance_lines;
 use super::results_folder::{PublishedFiles, ResultsFolder};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
-use crate::metric::Metric;
 use crate::pipeline::exec::GridOutcome;
 use crate::recovery;
 use crate::results::number_record::DENSE;
@@ -44,7 +43,6 @@ impl<'a> SearchResults<'a> {
         results: Option<&'a StoredResults>,
     ) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
-        let better = Metric::find(metric).ok();
         let numbers = results.map_or(&[][..], |results| &results.numbers);
         Self {
             grid,
@@ -57,11 +55,8 @@ impl<'a> SearchResults<'a> {
                     let raced = measured.filter_map(|number| {
                         Some((number.record.value?, number, find_candidate(found, &number.cell)?))
                     });
-                    let best = raced.reduce(|best, other| {
-                        let is_better =
-                            better.as_ref().map_or(other.0 > best.0, |better| better.is_better(other.0, best.0));
-                        if is_better { other } else { best }
-                    });
+                    let best =
+                        raced.reduce(|best, other| if best.1.metric.is_better(other.0, best.0) { other } else { best });
                     (found, best.map(|(_, number, candidate)| (number, candidate)))
                 })
                 .collect(),
@@ -183,7 +178,7 @@ impl<'a> SearchResults<'a> {
         started: SystemTime,
     ) -> Result<PublishedFiles> {
         let table = self.table();
-        let staging = target.stage()?;
+        let staging = target.output().stage()?;
         let mut files: Vec<PathBuf> = Vec::new();
         let caption = artifact.description.caption.clone().unwrap_or_default();
         let notes: String = self.notes().iter().map(|note| format!("{note}\n\n")).collect();

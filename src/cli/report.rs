@@ -337,11 +337,10 @@ fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
-    let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let names = names.filter_map(|item| item.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.contains('.') && !name.starts_with('.')).collect();
-    names.sort();
-    names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
+    let items = files::entries(&folder).unwrap_or_default();
+    let names = items.iter().filter_map(|item| item.file_name()?.to_str());
+    let names = names.filter(|name| name.contains('.') && !name.starts_with('.'));
+    names.map(|name| (name.to_owned(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
 /// Judges every claim on the paper's numbers and on the artifacts that exist for a profile. Returns an empty list if

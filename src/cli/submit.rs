@@ -10,7 +10,7 @@ use super::answer::write_commands::SubmitAnswer;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::RequestedWork;
-use super::terminal::{format_bytes, format_cell_count, format_flops, format_seconds};
+use super::terminal::{format_bytes, format_flops, format_seconds};
 use super::{directories, progress};
 use crate::cluster::{
     self, ArtifactCall, Binary, JobEnd, JobScript, MIN_TIME_LIMIT, Queue, SlurmProfile, Submission, SubmittedJobs,
@@ -23,8 +23,7 @@ use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::pipeline::exec::{self, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::pipeline::stage::{self, Cost};
-use crate::quantity::Gigabytes;
-use crate::quantity::pluralize;
+use crate::quantity::{Gigabytes, pluralize};
 use ghostlab_store::{LeaseResult, ScratchStore, Store};
 
 #[derive(Subcommand)]
@@ -85,7 +84,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     if answer.complete == submission.cells {
         let message = format!(
             "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",
-            format_cell_count(submission.cells)
+            pluralize(submission.cells, "cell")
         );
         return print_submission(answer, &message);
     }
@@ -100,7 +99,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         "{}: {} of {} to run, {} remaining; about {} of memory per worker, {} of disk",
         submission.name,
         submission.cells - answer.complete,
-        format_cell_count(submission.cells),
+        pluralize(submission.cells, "cell"),
         format_flops(answer.left_flop),
         format_bytes(answer.memory_bytes),
         format_bytes(answer.disk_bytes),
@@ -143,8 +142,7 @@ impl SubmitCall<'_> {
             memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
             options: build_sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
             logs: folder.join(JobEnd::LOGS),
-            setup: profile.setup.clone(),
-            export: profile.export.clone(),
+            profile,
             worker: self.build_worker_command(&program, cpus, memory)?,
             report: self.build_report_command(&program)?,
         })
@@ -169,8 +167,7 @@ impl SubmitCall<'_> {
             }
             return print_submission(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
         }
-        submission.write(store)?;
-        submission.write_script(store, &text)?;
+        submission.write(store, &text)?;
         let array = self.submit_job(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
         let report = self.submit_job(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
         let workers = script.workers;
@@ -190,7 +187,7 @@ impl SubmitCall<'_> {
 
     /// Submits the script at `path` with `sbatch` and returns the job number.
     fn submit_job(&self, job_type: &str, options: &[String], path: &str) -> Result<String> {
-        self.submission.submit(self.store, job_type, || cluster::sbatch(options, path))
+        self.submission.submit(self.store, job_type, options, path)
     }
 
     fn build_worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
@@ -323,13 +320,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
     for earlier in &before {
         let mut array = None;
         for job in queue.jobs_with_comment(&earlier.comment()) {
-            let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-            lines.push(format!(
-                "already queued: job {} of {}: {}{reason}",
-                job.id,
-                earlier.id,
-                job.state.to_lowercase()
-            ));
+            lines.push(format!("already queued: job {} of {}: {}", job.id, earlier.id, job.state_text()));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
         // Jobs are listed in order of submission, so the report job comes after its array job.

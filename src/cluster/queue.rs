@@ -40,12 +40,15 @@ pub struct QueuedJob {
 }
 
 /// Jobs of this user, as listed by the scheduler.
-#[derive(Debug, Clone, Serialize)]
-pub struct Queue {
-    /// Slurm command that listed the jobs.
-    #[serde(rename = "told_by")]
-    pub source: &'static str,
-    pub jobs: Vec<QueuedJob>,
+#[derive(Debug, Clone)]
+pub struct Queue(Vec<QueuedJob>);
+
+impl QueuedJob {
+    /// Formats the state and the reason for waiting, such as `pending (Priority)`.
+    pub fn state_text(&self) -> String {
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        format!("{}{reason}", self.state.to_lowercase())
+    }
 }
 
 const SQUEUE_FORMAT: &str = "%i|%j|%T|%r|%k";
@@ -56,23 +59,20 @@ impl Queue {
     /// # Errors
     /// Fails with the error from squeue if neither command succeeds.
     pub fn query() -> Result<Self, String> {
-        let answered = run_with_timeout("squeue", &["--me", "--noheader", "-o", SQUEUE_FORMAT], QUERY_TIMEOUT);
-        match answered {
-            Ok(text) => Ok(Self { source: "squeue", jobs: text.lines().filter_map(parse_job).collect() }),
-            Err(reason) => {
-                let format = "JobID,JobName,State,Reason,Comment";
-                let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
-                let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
-                let jobs = text.lines().filter_map(parse_job).filter(|job| !is_final_state(&job.state)).collect();
-                Ok(Self { source: "sacct", jobs })
-            }
+        let squeue = run_with_timeout("squeue", &["--me", "--noheader", "-o", SQUEUE_FORMAT], QUERY_TIMEOUT);
+        if let Ok(text) = &squeue {
+            return Ok(Self(text.lines().filter_map(parse_job).collect()));
         }
+        let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", "JobID,JobName,State,Reason,Comment"];
+        let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).or(squeue)?;
+        let jobs = text.lines().filter_map(parse_job).filter(|job| !is_final_state(&job.state));
+        Ok(Self(jobs.collect()))
     }
 
     /// Returns the jobs of a submission, identified by its comment
     /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
     pub fn jobs_with_comment(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
-        self.jobs.iter().filter(move |job| job.comment == comment)
+        self.0.iter().filter(move |job| job.comment == comment)
     }
 }
 
@@ -89,29 +89,26 @@ fn parse_job(line: &str) -> Option<QueuedJob> {
 }
 
 /// Error from a failed submission with sbatch.
-pub struct SubmitError {
-    pub error: Error,
+pub(super) struct SubmitError {
+    pub(super) error: Error,
     /// Whether sbatch could not be started, so that no job was queued.
-    pub not_started: bool,
+    pub(super) not_started: bool,
 }
 
 /// Submits a script with sbatch and returns the job number.
 ///
 /// # Errors
 /// Fails with the message from sbatch if it rejects the job.
-pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
+pub(super) fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text =
-        run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|CommandFailure { reason, not_started }| {
-            SubmitError {
-            not_started,
-            error: Error::missing("sbatch failed").at(script).found(reason).hint(
-                "print the script with `ghostlab submit slurm GRID --dry-run`, or start workers manually without Slurm",
-            ),
-        }
-        })?;
+    let text = run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|failure| {
+        let error = Error::missing("sbatch failed").at(script).found(failure.reason).hint(
+            "print the script with `ghostlab submit slurm GRID --dry-run`, or start workers manually without Slurm",
+        );
+        SubmitError { error, not_started: failure.not_started }
+    })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {

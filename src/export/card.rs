@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{ComputedCell, Exporter};
 use crate::checkpoint::{AttachedOperator, Layout, gguf_form};
 use crate::criterion;
 use crate::distill::Finetune;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::sha256;
 use crate::grid::{Calibration, Grid};
 use crate::machine;
@@ -20,13 +18,14 @@ use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{WARNING, ranges, removed_text};
+use crate::template;
 use ghostlab_store::KeyDescription;
 
 const TEMPLATE: &str = include_str!("card.md");
 
 /// Values for the card template.
 #[derive(Serialize)]
-struct CardValues {
+struct CardValues<'a> {
     cell: String,
     backbone: String,
     /// Hub repository of the backbone, as `org/name`.
@@ -53,7 +52,11 @@ struct CardValues {
     recovery_label: Option<String>,
     recovery_spec: Option<String>,
     recovery_source: Option<String>,
-    calibration: Option<CalibrationText>,
+    calibration: Option<&'a Calibration>,
+    /// Window rule of the calibration text; empty without calibration.
+    rule: &'a str,
+    /// Whether the calibration text is generated.
+    generated: bool,
     finetune: Option<Finetune>,
     dtype: Option<&'static str>,
     /// Smallest sliding window of any layer, in tokens.
@@ -69,17 +72,6 @@ struct CardValues {
     program: String,
 }
 
-#[derive(Serialize)]
-struct CalibrationText {
-    corpus: String,
-    rule: String,
-    generated: bool,
-    sequences: usize,
-    operator_sequences: usize,
-    length: usize,
-    seed: u64,
-}
-
 /// Renders the model card as Markdown with front matter. `numbers` is a table of the cell's scores, or `None` if it was
 /// not scored.
 ///
@@ -92,29 +84,15 @@ pub(super) fn render_card(
     numbers: Option<String>,
 ) -> Result<String> {
     let values = build_card_values(exporter, grid, computed, numbers);
-    let mut templates = Environment::new();
-    let syntax =
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
-    templates.set_syntax(syntax);
-    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    templates.add_template("card.md", TEMPLATE).map_err(|error| card_error(&error))?;
-    templates
-        .get_template("card.md")
-        .and_then(|template| template.render(Serde(&values)))
-        .map(|card| card + "\n")
-        .map_err(|error| card_error(&error))
+    template::render("the model card", TEMPLATE, Serde(values)).map(|card| card + "\n")
 }
 
-fn card_error(error: &minijinja::Error) -> Error {
-    Error::job("cannot write the model card").found(format!("{error:#}"))
-}
-
-fn build_card_values(
+fn build_card_values<'a>(
     exporter: &Exporter<'_>,
-    grid: &Grid,
-    computed: &ComputedCell<'_>,
+    grid: &'a Grid,
+    computed: &ComputedCell<'a>,
     numbers: Option<String>,
-) -> CardValues {
+) -> CardValues<'a> {
     let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { weight_format, evidence, .. }) =
         (computed, exporter);
     let cell = &result.cell;
@@ -122,6 +100,7 @@ fn build_card_values(
     let method = cell.recovery.as_ref();
     let is_fitted = method.is_some_and(|method| method.rule.is_fitted());
     let calibration = cell.calibration.as_ref().filter(|_| is_fitted);
+    let corpus = cell.calibration.as_ref().and_then(|calibration| grid.corpora.get(&calibration.corpus));
     let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
     let shortage = shortage.map(|text| format!("{WARNING}{text}"));
     CardValues {
@@ -129,7 +108,7 @@ fn build_card_values(
         backbone: cell.backbone.clone(),
         base_model: hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
         base_revision: hub.and_then(|hub| hub.commit.clone().map(String::from)),
-        content: backbone.content.clone(),
+        content: backbone.dense.model.content.clone(),
         identity: result
             .identity
             .as_ref()
@@ -151,7 +130,9 @@ fn build_card_values(
         recovery_source: method
             .and_then(|method| find_recovery_source(&method.name))
             .filter(|source| source.starts_with("http")),
-        calibration: cell.calibration.as_ref().map(|calibration| describe_calibration(grid, calibration)),
+        calibration: cell.calibration.as_ref(),
+        rule: corpus.map_or("", |corpus| &corpus.rule),
+        generated: corpus.is_some_and(|corpus| corpus.generated),
         finetune: method.and_then(|method| method.training),
         dtype: weight_format.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
@@ -162,19 +143,6 @@ fn build_card_values(
         evidence: evidence.clone(),
         evaluated: grid.evaluate.has_scores(),
         program: machine::program_version(),
-    }
-}
-
-fn describe_calibration(grid: &Grid, calibration: &Calibration) -> CalibrationText {
-    let corpus = grid.corpora.get(&calibration.corpus);
-    CalibrationText {
-        corpus: calibration.corpus.clone(),
-        rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
-        generated: corpus.is_some_and(|corpus| corpus.generated),
-        sequences: calibration.sequences,
-        operator_sequences: calibration.operator_sequences,
-        length: calibration.length,
-        seed: calibration.seed,
     }
 }
 

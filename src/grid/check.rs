@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::AxisChoice;
 use super::cell::{AXES, CUT_AXES};
-use super::cells::{Axes, GridAxes, optional_values};
+use super::cells::{Axes, GridAxes};
 use super::defined_tasks::{self, DefinitionEntry, ResolvedDefinitions};
 use super::definitions::{Definitions, EntrySources};
 use super::depth::{self, DepthEntry};
@@ -12,13 +13,13 @@ use super::eval_task::{EvalTask, TaskSettings};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry, TaskUseEntry};
 use super::input::InputRef;
 use super::library::Library;
-use super::node::{EntryPosition, Positioned, YamlNode};
 use super::one_or_many::OneOrMany;
 use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
+use super::validate::{self, EntryPosition, optional_values};
 use super::weights::Weights;
-use super::{AxisChoice, validate};
+use super::yaml::{Positioned, YamlNode};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
@@ -84,8 +85,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         (Some(evaluate), None) => read_evaluations(&root.key("evaluate"), evaluate)?,
     };
 
-    let weights =
-        schema.weights.explicit_values().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
+    let weights = schema.weights.read_with(|entries| Weights::read(&root.key("weights"), entries))?;
     let weights = weights.unwrap_or_default();
     check_no_latency(&weights, &evaluate)?;
     let axes = GridAxes { product, weights, includes, excludes };
@@ -362,7 +362,5 @@ fn read_optional_counts(
     values: &OneOrMany<usize>,
     subject: &str,
 ) -> Result<Vec<Positioned<Option<usize>>>> {
-    let counts =
-        values.explicit_values().map(|values| validate::read_counts(&at.key(key), values, 1, subject)).transpose()?;
-    Ok(optional_values(at, counts))
+    Ok(optional_values(at, values.read_with(|values| validate::read_counts(&at.key(key), values, 1, subject))?))
 }

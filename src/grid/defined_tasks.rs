@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 use super::input::{InputRef, InputResolver, ResolvedInput, resolve_path};
-use super::node::{EntryPosition, Positioned};
-use super::validate;
+use super::validate::{self, EntryPosition};
+use super::yaml::Positioned;
 use crate::error::{Error, Result};
 use crate::hub::{FilePattern, Repo, RepoFiles, RepoKind, Source};
 use crate::metric::{Metric, MetricEntry, PairedTest};

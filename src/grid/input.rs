@@ -3,12 +3,14 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::entry_kind::EntryKind;
-use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::library::EntryKind;
 use super::shards::{ShardsEntry, Stream};
+use super::validate::EntryPosition;
+use super::yaml::{Positioned, YamlPosition};
 use crate::error::{Error, Result, command_line};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
@@ -65,13 +67,15 @@ pub struct InputRef {
 }
 
 /// Hub repository that an entry refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HubSource {
     /// Repository and revision, such as `org/name@main`.
     pub repository: String,
-    /// Commit in the cache, or `None` if a local path is used.
+    /// Commit in the hub cache; null if a local copy was read.
+    #[schemars(with = "Option<String>")]
     pub commit: Option<Commit>,
-    /// Whether the files match the hashes in `hub.lock`. False until this has been checked.
+    /// Whether all files match the hashes in `hub.lock`.
+    // False until the files have been checked.
     pub pinned: bool,
     #[serde(skip)]
     pub want: RepoFiles,

@@ -6,9 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
-use super::node::EntryPosition;
 use super::one_or_many::{self, OneOrMany};
-use super::validate;
+use super::validate::{self, EntryPosition};
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 
@@ -211,12 +210,8 @@ impl BudgetEntry {
                 )
                 .found("none"));
         }
-        let removed = match layers.explicit_values() {
-            Some(layers) => {
-                validate::read_values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect()
-            }
-            None => Vec::new(),
-        };
+        let removed = layers.read_with(|layers| validate::read_values(&at.key("layers"), layers))?;
+        let removed: Vec<usize> = removed.into_iter().flatten().map(|value| value.value).collect();
         if removed.contains(&0) {
             return Err(at.key("layers").error("the budget removes no layers").expected("1 or more").found("0"));
         }

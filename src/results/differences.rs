@@ -8,16 +8,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measurement::ResultRow;
 use super::number_record::Record;
 use super::paired::{self, Paired};
 use super::pairing::{NameMap, NumberPair, pair_numbers};
+use super::result_row::ResultRow;
 use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
 use crate::model::Tolerance;
-use crate::pipeline::identity::{Canonical, ComputeId, Difference, flatten, setting_differences};
+use crate::pipeline::identity::{Canonical, ComputeId, SettingDifference, SettingPath, flatten, setting_differences};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -68,19 +68,6 @@ pub struct CoincidingNumbers {
     pub second: Vec<Unpaired>,
     /// Settings in which the numbers differ; empty if neither run records any.
     pub settings: Vec<String>,
-}
-
-/// Setting that differs between two runs.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct SettingDifference {
-    /// Dotted path, such as `calibration.sequences` or `corpora.c4`.
-    pub path: String,
-    /// Value in the first run, as JSON; omitted if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first: Option<Value>,
-    /// Value in the second run, as JSON; omitted if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub second: Option<Value>,
 }
 
 /// Number with different values in two runs.
@@ -151,7 +138,7 @@ impl Differences {
             protocols,
             engines,
             identified: true,
-            global_differences: global_differences.into_iter().map(SettingDifference::from).collect(),
+            global_differences: global_differences.into_iter().collect(),
             compared: pairing.pairs.len(),
             values,
             only_first: unpaired_numbers(first, &pairing.only_first),
@@ -169,14 +156,14 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
         return None;
     }
     let same_items = have_same_items(&pair.differences, &other.record.metric);
-    let paired = same_items.then(|| paired::paired_test(&other.measurement(), &number.measurement())).flatten();
+    let paired = same_items.then(|| paired::paired_test(other, number)).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on
     // the engine.
     let only_engines_differ = pair
         .differences
         .iter()
-        .all(|Difference { path, .. }| path.is_of("engine") || path.is_of("measure") && path.name() == "batch");
+        .all(|SettingDifference { path, .. }| path.is_of("engine") || path.is_of("measure") && path.name() == "batch");
     let beyond = (same_items && only_engines_differ).then(|| exceeds_tolerance(number, other, &engines)).flatten();
     let Unpaired { record, cell, column } = unpaired(number);
     Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
@@ -187,24 +174,14 @@ fn unpaired_numbers(run: &StoredResults, indices: &[usize]) -> Vec<Unpaired> {
 }
 
 /// Returns whether two numbers were measured on the same items: windows with the same tokens, or the same documents.
-fn have_same_items(differences: &[Difference], metric: &str) -> bool {
+fn have_same_items(differences: &[SettingDifference], metric: &str) -> bool {
     /// Fields of a `MeasureId` that have no effect on the items.
     const ITEM_NEUTRAL_FIELDS: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
-    differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
+    differences.iter().all(|SettingDifference { path, .. }| match path.is_of("measure") {
         true => ITEM_NEUTRAL_FIELDS.contains(&path.name()),
         // A different tokenizer changes the windows of a text, but not the documents of a task.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_text_metric()) || !path.is_of("model.tokenizer"),
     })
-}
-
-impl From<Difference> for SettingDifference {
-    fn from(Difference { path, one, other }: Difference) -> Self {
-        Self { path: path.to_string(), first: canonical_value(one), second: canonical_value(other) }
-    }
-}
-
-fn canonical_value(canonical: Option<Canonical>) -> Option<Value> {
-    canonical.map(|canonical| canonical.value())
 }
 
 fn unpaired(number: &ResultRow) -> Unpaired {
@@ -212,9 +189,9 @@ fn unpaired(number: &ResultRow) -> Unpaired {
 }
 
 /// Returns the name of an input, as in [`input_hashes`], if the setting is the path of that input.
-fn input_name(setting: &SettingDifference) -> Option<&str> {
-    let name = setting.path.strip_suffix(".path")?;
-    let kind = setting.path.split('.').next()?;
+fn input_name(setting: &SettingPath) -> Option<&str> {
+    let name = setting.as_str().strip_suffix(".path")?;
+    let kind = name.split('.').next()?;
     INPUT_KEYS.contains(&kind).then_some(name)
 }
 
@@ -223,21 +200,21 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
 pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = input_hashes(&kept.settings, &kept.inputs);
     let two = input_hashes(settings, inputs);
-    let absolute = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
+    let absolute = |path: &Option<Canonical>| std::path::absolute(path.as_ref()?.value().as_str()?).ok();
     let mut paths: Vec<String> = settings_that_differ(&kept.settings, settings)
         .into_iter()
-        .filter(|setting| match input_name(setting) {
+        .filter(|setting| match input_name(&setting.path) {
             None => true,
             Some(name) => match (one.get(name), two.get(name)) {
                 (Some(one), Some(two)) => one != two,
                 _ => absolute(&setting.first) != absolute(&setting.second),
             },
         })
-        .map(|setting| setting.path)
+        .map(|setting| setting.path.to_string())
         .collect();
     let more: Vec<String> = changed_entries(&one, &two)
         .into_iter()
-        .map(|change| change.path)
+        .map(|change| change.path.to_string())
         .filter(|name| !contains_path_setting(&paths, name))
         .collect();
     paths.extend(more);
@@ -300,17 +277,18 @@ fn changed_entries<T: PartialEq + Clone + Into<Value>>(
     shared
         .filter(|(_, one, two)| one != two)
         .map(|(name, one, two)| SettingDifference {
-            path: name.clone(),
-            first: Some(one.clone().into()),
-            second: Some(two.clone().into()),
+            path: SettingPath::new(name),
+            first: Some(Canonical::from_value(&one.clone().into())),
+            second: Some(Canonical::from_value(&two.clone().into())),
         })
         .collect()
 }
 
 /// Returns the settings in which two resolved grids differ, except for the locations of files.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
-    let all = setting_differences(&flatten(first), &flatten(second)).into_iter();
-    all.filter(|change| !EXCLUDED_KEYS.iter().any(|key| change.path.is_of(key))).map(SettingDifference::from).collect()
+    let mut all = setting_differences(&flatten(first), &flatten(second));
+    all.retain(|change| !EXCLUDED_KEYS.iter().any(|key| change.path.is_of(key)));
+    all
 }
 
 /// Returns whether two values differ by more than the rounding tolerance between their engines. Returns `None` if the
@@ -327,7 +305,9 @@ pub(super) fn exceeds_tolerance(first: &ResultRow, second: &ResultRow, engines: 
         let differing = one.zip(two).filter(|(a, b)| a != b).count();
         return is_same_size.then_some(differing as f64 > answers * documents as f64);
     }
-    Metric::find(&first.record.metric).ok().filter(Metric::is_text_metric)?;
+    if !first.metric.is_text_metric() {
+        return None;
+    }
     let one = first.record.value?;
     let two = second.record.value?;
     let difference = (two - one).abs();
@@ -358,10 +338,7 @@ mod tolerance_tests {
             calibration: String::new(),
         };
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-        let cell = "c".to_owned();
-        let column = metric.to_owned();
-        let sample = right.map_or(Sample::None, Sample::from_bits);
-        ResultRow { record, cell, column, failure: None, sample }
+        ResultRow { sample: right.map_or(Sample::None, Sample::from_bits), ..ResultRow::new(record, "c") }
     }
 
     #[test]

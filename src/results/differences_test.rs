@@ -22,9 +22,7 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> ResultRow {
         calibration: "c4".into(),
     };
     let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-    let cell = format!("llama/{recovery}");
-    let column = metric.to_owned();
-    ResultRow { record, cell, column, failure: None, sample: Sample::from_bits(right) }
+    ResultRow { sample: Sample::from_bits(right), ..ResultRow::new(record, format!("llama/{recovery}")) }
 }
 
 fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {
@@ -128,7 +126,13 @@ fn numbers_are_paired_across_a_uniform_setting_change() {
     let global_differences: Vec<_> = changed
         .global_differences
         .iter()
-        .map(|change| (change.path.as_str(), change.first.clone(), change.second.clone()))
+        .map(|change| {
+            (
+                change.path.as_str(),
+                change.first.as_ref().map(Canonical::value),
+                change.second.as_ref().map(Canonical::value),
+            )
+        })
         .collect();
     assert_eq!(global_differences, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
     // Two numbers in one run match the same number in the other run, so none of them are paired.
@@ -238,10 +242,10 @@ fn values_beyond_the_engine_tolerance_are_flagged() {
         *measures = serde_json::from_value(parts).unwrap();
     }
     let (engines, values) = beyond(&one, &two);
-    assert_eq!(engines[0].path, "backbones.llama");
+    assert_eq!(engines[0].path.as_str(), "backbones.llama");
     assert_eq!(
-        (engines[0].first.clone(), engines[0].second.clone()),
-        (Some("cpu f32 on cpu".into()), Some("candle bf16 on cuda".into()))
+        [&engines[0].first, &engines[0].second].map(|engine| engine.as_ref().map(Canonical::value)),
+        [Some("cpu f32 on cpu".into()), Some("candle bf16 on cuda".into())]
     );
     assert_eq!(values, [Some(false), Some(true)]);
     // If the weights differ too, no bound on the difference is known.
@@ -319,7 +323,13 @@ fn changed_option_of_one_method_is_reported() {
     let global_differences: Vec<_> = found
         .global_differences
         .iter()
-        .map(|change| (change.path.as_str(), change.first.clone(), change.second.clone()))
+        .map(|change| {
+            (
+                change.path.as_str(),
+                change.first.as_ref().map(Canonical::value),
+                change.second.as_ref().map(Canonical::value),
+            )
+        })
         .collect();
     assert_eq!(global_differences, [("repair.options.solver", Some(json!("svd")), Some(json!("normal")))]);
 }

@@ -1,8 +1,8 @@
 //! Note below a table about criteria that remove the same layers. The note states which rows are identical, and why the
 //! others differ.
 
-use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
+use super::result_row::CellSummary;
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{distinct, group_by_key, select_settings, setting_text};
 use super::{Settings, capital};
@@ -94,12 +94,10 @@ impl SharedSelection {
 
     fn format_sentence(&self, locations: &str) -> String {
         let Self { criteria, identical, differing, boundaries } = self;
-        let unrepaired = [recovery::NONE];
+        let is_only_unrepaired = *identical == [recovery::NONE];
         let rows = match (identical.as_slice(), differing.is_empty()) {
             ([], _) => String::new(),
-            (labels, _) if is_only_unrepaired(&unrepaired, labels) => {
-                "; their unrepaired rows are identical".to_owned()
-            }
+            _ if is_only_unrepaired => "; their unrepaired rows are identical".to_owned(),
             (_, true) => "; their rows are identical".to_owned(),
             (labels, false) => format!("; their {} are identical", format_rows(labels)),
         };
@@ -112,7 +110,7 @@ impl SharedSelection {
         };
         let differ = match differing.as_slice() {
             [] => String::new(),
-            _ if is_only_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
+            _ if is_only_unrepaired => format!(" Repaired rows differ{reason}."),
             labels => format!(" {} differ{reason}.", capital(&format_rows(labels))),
         };
         format!("{} remove the same layers on {locations}{rows}.{differ}", join_names(criteria))
@@ -121,10 +119,6 @@ impl SharedSelection {
 
 fn recovery_labels(rows: &[&(Settings, Vec<&CellSummary>)]) -> Vec<String> {
     distinct(&rows.iter().map(|(key, _)| recovery_label(key)).collect::<Vec<_>>())
-}
-
-fn is_only_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
-    labels == unrepaired
 }
 
 /// Returns whether the rows for one recovery and several criteria share a single measurement.

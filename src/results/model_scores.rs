@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::results::Score;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, GroupUse, TaskSettings};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, MetricSource, TEXT, Unit};
-use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, harness_scores};
+use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores, harness_scores};
 use crate::pipeline::stage::scores::display_scale;
 use crate::tasks::{self, Task, TaskResult};
 
@@ -21,21 +23,30 @@ pub struct ModelScores<'a> {
     pub scores: Vec<ModelScore>,
 }
 
-#[derive(Debug)]
+/// Score of a model on one text or task.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ScoredTarget")]
 pub struct ModelScore {
-    /// Label, such as `c4@2048`, or a task as written in the grid.
+    /// Text with its window length, task as written in a grid, or `average`.
+    #[serde(rename = "of")]
     pub label: String,
-    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric from the task definition with its filter name.
+    /// Metric name: `perplexity`, `acc` or `acc_norm`.
+    // Metrics of task definitions have their filter appended.
     pub metric: String,
     /// Perplexity, or accuracy in percent.
     pub value: f64,
+    /// Standard error; null if unavailable.
+    #[serde(rename = "standard_error")]
     pub error: Option<f64>,
-    /// Bits per byte, which do not depend on the tokenizer.
+    /// Bits per byte of text; null for tasks.
     pub bits_per_byte: Option<f64>,
+    /// Number of windows or documents.
     pub items: usize,
     /// Whether the value is printed with two decimals, as a percentage.
+    #[serde(skip)]
     pub percent: bool,
     /// Whether the score is computed over the windows of a text.
+    #[serde(skip)]
     pub windows: bool,
 }
 
@@ -53,7 +64,7 @@ impl<'a> ModelScores<'a> {
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
-            let Some(sample) = result.text(text).and_then(EvalResult::windows) else { continue };
+            let Some(sample) = result.text_sample(text) else { continue };
             let losses = sample.losses;
             let MetricSource::Text(bits_per_byte) = BITS_PER_BYTE.source else { continue };
             scores.push(ModelScore {

@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use super::measurement::{CalibrationSummary, Measurement, Sample};
 use super::protocol_text::shard_order_text;
+use super::result_row::{CalibrationSummary, ResultRow, Sample};
 use super::settings::{distinct, group_by_key};
 use super::{Protocol, capital};
 use crate::corpus::WindowRule;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
-use crate::model::{CPU, EngineId};
-use crate::model::{Cut, Sublayer};
+use crate::model::{CPU, Cut, Sublayer};
+use crate::pipeline::identity::ComputeId;
 
 /// Prefix of notes that warn about a run. Terminals show these warnings on stderr instead of below the table.
 pub const WARNING: &str = "Warning: ";
 
 /// Formats the protocol of numbers as a sentence for the notes under a table. Returns an empty string if there is no
 /// profile, scored data or calibration to report.
-pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a ResultRow>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }
 }
 
 /// Formats the profile, scored data and calibration on one line.
-pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
-    let numbers: Vec<&Measurement> = numbers.into_iter().collect();
+pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a ResultRow>) -> String {
+    let numbers: Vec<&ResultRow> = numbers.into_iter().collect();
     let mut parts = Vec::new();
     if !profile.is_empty() {
         parts.push(format!("profile {profile}"));
@@ -98,7 +98,7 @@ fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String 
 }
 
 /// Formats a line about the texts whose windows are drawn with replacement. Returns `None` if there are no such texts.
-pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
+pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a ResultRow>) -> Option<String> {
     let texts = numbers
         .into_iter()
         .filter(|number| matches!(number.sample, Sample::Losses(_)))
@@ -120,9 +120,10 @@ pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measure
 }
 
 /// Formats one sentence per engine, listing its backbones. Omits the f32 CPU kernels, which are the default.
-pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
+pub fn engine_notes(engines: &BTreeMap<String, ComputeId>) -> Vec<String> {
+    let default = ComputeId::from(CPU);
     let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
+    for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != default) {
         ran.entry(engine.to_string()).or_default().push(backbone);
     }
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
@@ -174,12 +175,13 @@ mod removed_tests {
 #[cfg(test)]
 mod engines_tests {
     use super::*;
+    use crate::model::EngineId;
 
     #[test]
     fn non_default_engine_is_noted_with_its_backbones() {
         let bf16 = EngineId { name: "candle", dtype: "bf16", device: "cpu" };
-        let engines = [("a", bf16), ("b", CPU), ("c", bf16)].map(|(name, id)| (name.to_owned(), id));
+        let engines = [("a", bf16), ("b", CPU), ("c", bf16)].map(|(name, id)| (name.to_owned(), id.into()));
         assert_eq!(engine_notes(&engines.into()), ["Engine: candle bf16 on cpu (a, c)."]);
-        assert!(engine_notes(&[("b".to_owned(), CPU)].into()).is_empty());
+        assert!(engine_notes(&[("b".to_owned(), CPU.into())].into()).is_empty());
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::number_record::{Condition, DENSE, Record};
-use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
+use super::result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
+use super::{MeasuredProgram, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, EvalTask, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
@@ -18,7 +18,7 @@ use crate::pipeline::stage::scores::display_scale;
 use crate::recovery::{self, RepairMetrics};
 use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
 
-/// Collects the measurements in an outcome, cell by cell. The names of methods include the values of the options in
+/// Collects the numbers in an outcome, cell by cell. The names of methods include the values of the options in
 /// `named`.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::new(outcome, named);
@@ -37,7 +37,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         let setup = Setup {
             identity: result.identity.clone(),
             named_settings: Arc::new(labels.shown_settings(&variant)),
-            engine: outcome.engines.get(&result.cell.backbone).copied(),
+            engine: outcome.engines.get(&result.cell.backbone).cloned(),
             calibration: summarize_calibration(grid, &result.cell),
             unidentified: grid
                 .backbones
@@ -47,9 +47,8 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             variant,
             ..Setup::default()
         };
-        let summary = summarize_cell(result, Arc::clone(&setup.variant));
         let condition = labels.condition(result);
-        let mut numbers = MeasurementsBuilder { grid, outcome, result, condition, setup, all: Vec::new() };
+        let mut numbers = CellRowsBuilder { grid, outcome, result, condition, setup, all: Vec::new() };
         numbers.add_texts(&shown);
         numbers.add_tasks(&shown);
         numbers.add_defined_tasks(&columns);
@@ -58,15 +57,15 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.add_sizes(&shown);
         for (metric, value) in repair_metrics(result, unrepaired_cell(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
-            numbers.push(metric, None, &numbers.setup.clone(), value, None);
+            numbers.push(metric.id.clone(), metric, numbers.setup.clone(), value, Sample::None);
         }
-        CellSummary { numbers: numbers.all, ..summary }
+        summarize_cell(result, numbers.setup.variant, numbers.all)
     };
     let cells = outcome.cells.iter().map(cell).collect();
     Results { cells, protocols: columns }
 }
 
-fn summarize_cell(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
+fn summarize_cell(result: &CellResult, settings: Arc<Settings>, numbers: Vec<Arc<ResultRow>>) -> CellSummary {
     let is_complete = result.failure.is_none() && result.missing.is_none();
     CellSummary {
         cell: result.cell.clone(),
@@ -79,7 +78,7 @@ fn summarize_cell(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
         notes: result.notes(),
         failure: result.failure.clone(),
         missing: result.missing.clone(),
-        numbers: Vec::new(),
+        numbers,
     }
 }
 
@@ -96,18 +95,18 @@ fn summarize_calibration(grid: &Grid, cell: &Cell) -> Option<CalibrationSummary>
     })
 }
 
-/// Builder for the measurements of one cell.
-struct MeasurementsBuilder<'a> {
+/// Builder for the rows of one cell.
+struct CellRowsBuilder<'a> {
     grid: &'a Grid,
     outcome: &'a GridOutcome,
     result: &'a CellResult,
     condition: Condition,
-    /// Setup that all measurements of the cell share. Its `measure` is empty.
+    /// Setup that all numbers of the cell share. Its `measure` is empty.
     setup: Setup,
-    all: Vec<Arc<Measurement>>,
+    all: Vec<Arc<ResultRow>>,
 }
 
-impl MeasurementsBuilder<'_> {
+impl CellRowsBuilder<'_> {
     /// Builds the setup for a measurement on one text, task or prompt.
     fn build_setup<E, S, A>(
         &self,
@@ -119,29 +118,17 @@ impl MeasurementsBuilder<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement. If it has no `key`, it does not appear in the tables of a run.
-    fn push(
-        &mut self,
-        metric: Metric,
-        key: Option<MetricKey>,
-        setup: &Setup,
-        estimate: Option<Measure>,
-        sample: Option<Sample>,
-    ) {
-        let key = key.unwrap_or_else(|| MetricKey::without_table(&metric));
-        let row = ResultRow {
-            record: Record {
-                condition: self.condition.clone(),
-                metric: metric.id.clone(),
-                value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
-                error: estimate.and_then(|estimate| estimate.stderr),
-            },
-            cell: self.result.cell.to_string(),
-            column: key.to_string(),
-            failure: self.result.failure.clone(),
-            sample: sample.unwrap_or_default(),
+    /// Adds a number. If `column` is the metric id, the number does not appear in the tables of a run.
+    fn push(&mut self, column: String, metric: Metric, setup: Setup, estimate: Option<Measure>, sample: Sample) {
+        let record = Record {
+            condition: self.condition.clone(),
+            metric: metric.id.clone(),
+            value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
+            error: estimate.and_then(|estimate| estimate.stderr),
         };
-        self.all.push(Arc::new(Measurement { row, key, metric, setup: setup.clone() }));
+        let cell = self.result.cell.to_string();
+        let failure = self.result.failure.clone();
+        self.all.push(Arc::new(ResultRow { record, metric, cell, column, failure, sample, setup }));
     }
 
     fn add_texts(&mut self, shown: &[&'static MetricEntry]) {
@@ -166,18 +153,11 @@ impl MeasurementsBuilder<'_> {
                 }
                 let items =
                     windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
-                let key = MetricKey::Text(entry, text.clone());
-                self.push(
-                    entry.metric_for(stem(&text.corpus)),
-                    Some(key),
-                    &setup,
-                    windows.and_then(|windows| windows.estimate(entry)),
-                    items,
-                );
+                let estimate = windows.and_then(|windows| windows.estimate(entry));
+                let metric = entry.metric_for(stem(&text.corpus));
+                self.push(entry.column_header(text), metric, setup.clone(), estimate, items.unwrap_or_default());
             }
-            all.measure.extend(settings::flatten_below(&text.to_string(), &json!({"limit": limit})));
-            all.scored.extend(setup.scored);
-            all.measures.extend(setup.measures);
+            all.add_averaged(setup, settings::flatten_below(&text.to_string(), &json!({"limit": limit})));
             samples.push(windows);
         }
         if samples.len() < 2 {
@@ -186,7 +166,8 @@ impl MeasurementsBuilder<'_> {
         let samples: Option<Vec<TextSample<'_>>> = samples.into_iter().collect();
         for metric in ENTRIES {
             let MetricSource::Texts(estimate) = metric.source else { continue };
-            self.push(metric.metric(), None, &all, samples.as_deref().and_then(estimate), None);
+            let estimate = samples.as_deref().and_then(estimate);
+            self.push(metric.id.to_owned(), metric.metric(), all.clone(), estimate, Sample::None);
         }
     }
 
@@ -212,13 +193,10 @@ impl MeasurementsBuilder<'_> {
                     }
                     _ => continue,
                 };
-                let items = items.filter(|_| entry.test.is_some()).map(Sample::Right);
-                let key = MetricKey::Task(entry, used.clone());
-                self.push(entry.metric_for(&used.name), Some(key), &setup, estimate, items);
+                let items = items.filter(|_| entry.test.is_some()).map(Sample::of_task).unwrap_or_default();
+                self.push(entry.column_header(used), entry.metric_for(&used.name), setup.clone(), estimate, items);
             }
-            all.measure.extend(settings::flatten_below(&used.to_string(), used));
-            all.scored.extend(setup.scored);
-            all.measures.extend(setup.measures);
+            all.add_averaged(setup, settings::flatten_below(&used.to_string(), used));
             samples.push(answers);
         }
         if samples.len() < 2 {
@@ -230,9 +208,9 @@ impl MeasurementsBuilder<'_> {
         for metric in ENTRIES {
             let MetricSource::Tasks(estimate) = metric.source else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(|answers| answers.right()).collect()));
+            let items = items.map(|all| Sample::Answers(all.iter().map(|answers| answers.right()).collect()));
             let estimate = scored.as_deref().and_then(estimate);
-            self.push(metric.metric(), Some(MetricKey::Tasks(metric)), &all, estimate, items);
+            self.push(metric.head.to_owned(), metric.metric(), all.clone(), estimate, items.unwrap_or_default());
         }
     }
 
@@ -278,12 +256,12 @@ impl MeasurementsBuilder<'_> {
             let tested = judged.filter(|_| metric.test.is_some());
             let bits = tested.and_then(|(score, items, _)| right_answers(score, items));
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
-            let sample = bits.map(Sample::Right).or_else(|| {
+            let sample = bits.map(Sample::of_task).or_else(|| {
                 let metrics = &self.grid.task(task?).definition().ok()?.metrics;
                 let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
-            self.push(metric, Some(protocol.key()), &setup, value, sample);
+            self.push(protocol.column(), metric, setup, value, sample.unwrap_or_default());
         }
     }
 
@@ -301,7 +279,7 @@ impl MeasurementsBuilder<'_> {
             let setup =
                 self.build_setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
             let estimate = flips.as_deref().and_then(Flip::rate);
-            self.push(shown, Some(protocol.key()), &setup, estimate, flips.map(Sample::Right));
+            self.push(protocol.column(), shown, setup, estimate, flips.map(Sample::of_task).unwrap_or_default());
         }
     }
 
@@ -311,7 +289,7 @@ impl MeasurementsBuilder<'_> {
             let MetricSource::Size(estimate) = entry.source else { continue };
             let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
             let estimate = value.map(|value| Measure { value, stderr: None });
-            self.push(entry.metric(), Some(MetricKey::Size(entry)), &self.setup.clone(), estimate, None);
+            self.push(entry.head.to_owned(), entry.metric(), self.setup.clone(), estimate, Sample::None);
         }
     }
 
@@ -321,7 +299,7 @@ impl MeasurementsBuilder<'_> {
             let timing = measured.and_then(|measured| measured.sample.as_ref());
             for protocol in Protocol::latency_protocols(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
-                let key = protocol.key();
+                let column = protocol.column();
                 let estimate = match metric.source {
                     MetricSource::Prompt(estimate) => timing.and_then(estimate),
                     MetricSource::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
@@ -339,7 +317,7 @@ impl MeasurementsBuilder<'_> {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
                 };
-                self.push(metric, Some(key), &setup, estimate, sample);
+                self.push(column, metric, setup, estimate, sample.unwrap_or_default());
             }
         }
     }

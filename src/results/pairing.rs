@@ -10,13 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::measurement::ResultRow;
+use super::result_row::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result};
-use crate::metric::{self, Metric};
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences};
+use crate::metric::Metric;
+use crate::pipeline::identity::{
+    Canonical, FlatSettings, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences,
+};
 
 /// Pairs of numbers from two runs, and the numbers left unpaired. All are given as indices.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ pub(super) struct Pairing {
 pub(super) struct NumberPair {
     pub first: usize,
     pub second: usize,
-    pub differences: Vec<Difference>,
+    pub differences: Vec<SettingDifference>,
 }
 
 #[derive(Debug)]
@@ -159,15 +161,13 @@ impl NumberIdentity {
             // settings that distinguish the number within its run instead.
             None => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
         };
-        let kind = match Metric::find(&names.metric) {
-            Ok(metric) if metric.is_latency() => metric.family().to_owned(),
+        let kind = match &number.metric {
+            metric if metric.is_latency() => metric.family(),
             // The `measure` settings identify the text or task, but not the metric.
-            entry if flat.keys().any(|path| path.is_of("measure")) => {
-                entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
-            }
-            _ => names.metric.clone(),
+            metric if flat.keys().any(|path| path.is_of("measure")) => metric.entry().name,
+            metric => metric.id.as_str(),
         };
-        Self { at, names, kind, flat }
+        Self { at, kind: kind.to_owned(), names, flat }
     }
 
     /// Replaces the names in a number's identity with those of the second run. Returns `None` if the second run uses a
@@ -180,7 +180,7 @@ impl NumberIdentity {
         };
         let names = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
         let mut flat = self.flat;
-        for path in RENAMABLE_SETTINGS {
+        for path in METHOD_SETTINGS {
             let Some(leaf) = flat.get_mut(path) else { continue };
             if let Value::String(name) = leaf.value() {
                 *leaf = Canonical::from_value(&renamed.name(&name)?.into());
@@ -193,16 +193,16 @@ impl NumberIdentity {
     fn owner(&self, path: &SettingPath) -> Option<String> {
         let leaf = |name: &str| self.flat.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.names;
-        match path.as_str() {
-            name if name.starts_with("model.") || name.starts_with("engine.") => Some(backbone.clone()),
-            name if name.starts_with("calibration.text.") => text.clone(),
-            name if name.starts_with("measure.") => Some(format!("{backbone} {metric}")),
-            "cut.known" => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
-            "cut.version" => leaf("cut.criterion"),
-            name if name.starts_with("cut.options") => leaf("cut.criterion"),
-            "repair.version" => leaf("repair.recovery"),
-            name if name.starts_with("repair.options") => leaf("repair.recovery"),
-            _ => None,
+        match path.owner() {
+            SettingOwner::Backbone => Some(backbone.clone()),
+            SettingOwner::CalibrationText => text.clone(),
+            SettingOwner::Measurement => Some(format!("{backbone} {metric}")),
+            SettingOwner::Cell if path.is_of("cut.known") => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
+            SettingOwner::Cell if path.is_of("cut.version") || path.is_of("cut.options") => leaf("cut.criterion"),
+            SettingOwner::Cell if path.is_of("repair.version") || path.is_of("repair.options") => {
+                leaf("repair.recovery")
+            }
+            SettingOwner::Cell => None,
         }
     }
 
@@ -220,8 +220,8 @@ impl NumberIdentity {
     }
 }
 
-/// Settings whose values are names that `--map` can rename.
-const RENAMABLE_SETTINGS: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
+/// Settings whose values are names of methods, which `--map` can rename.
+const METHOD_SETTINGS: [&str; 2] = ["cut.criterion", "repair.recovery"];
 
 /// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
 /// or method it belongs to.
@@ -232,7 +232,7 @@ fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTree
         let a = one.get(path);
         let b = two.get(path);
         // Never pair numbers of different methods, or a trained operator with an untrained one.
-        let is_method = ["cut.criterion", "repair.recovery"].contains(&path.0.as_str())
+        let is_method = METHOD_SETTINGS.contains(&path.0.as_str())
             || (path.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && is_constant(a) && is_constant(b) && !is_method
     });

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::grid::Grid;
 use crate::machine::Machine;
-use crate::model::{EngineId, EngineRequest};
+use crate::model::EngineRequest;
 use crate::pipeline::identity::ComputeId;
 
 /// Contents of `run.json`.
@@ -39,7 +39,7 @@ pub struct Provenance {
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
     /// Engine used for each backbone, with its float type and device class.
-    pub engines: BTreeMap<String, EngineId>,
+    pub engines: BTreeMap<String, ComputeId>,
     pub machine: Machine,
     /// Peak memory of the process in bytes; `None` if the system does not report it.
     pub peak_memory_bytes: Option<u64>,
@@ -257,7 +257,7 @@ mod tests {
             }],
             inputs: BTreeMap::from([("a".into(), "ff".into())]),
             seeds: vec![0],
-            engines: BTreeMap::from([("llama".into(), CPU)]),
+            engines: BTreeMap::from([("llama".into(), CPU.into())]),
             machine: Machine::current(),
             peak_memory_bytes: None,
             files: BTreeMap::new(),

@@ -21,11 +21,14 @@ pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders for all formats that other programs read.
 pub const PUBLIC_FORMAT_FOLDERS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 
+/// Bulk data that the repository does not track. `run.json` has the hashes, and `.gitignore` lists the names.
+pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
+
 /// Returns whether a file may be missing from a results folder that is archived or committed. This holds for bulk data,
 /// bitmap versions of vector drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
-        || [DOCUMENTS, CHANNELS_FILE, LATENCY].contains(&name)
+        || NOT_RECORDED.contains(&name)
         || PUBLIC_FORMAT_FOLDERS.iter().any(|form| Path::new(name).starts_with(form))
 }
 

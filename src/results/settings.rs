@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::grid::Cell;
+use crate::pipeline::identity::{SettingPath, visit_leaves};
 use crate::{criterion, recovery};
 
 /// Settings by dotted name, such as `depth`, `recovery.solver` or `calibration.seed`.
@@ -56,18 +57,13 @@ pub(super) fn is_ours(settings: &Settings) -> bool {
 pub fn flatten_below(name: &str, value: &impl Serialize) -> Settings {
     let mut all = Settings::new();
     if let Ok(value) = serde_json::to_value(value) {
-        flatten_into(name, &value, &mut all);
+        visit_leaves(&SettingPath::new(name), &value, &mut |path, leaf| {
+            if !leaf.is_object() {
+                all.insert(path.to_string(), leaf.clone());
+            }
+        });
     }
     all
-}
-
-fn flatten_into(path: &str, value: &Value, into: &mut Settings) {
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            flatten_into(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, into);
-        }),
-        leaf => drop(into.insert(path.to_owned(), leaf.clone())),
-    }
 }
 
 /// Returns the fewest settings that distinguish as many rows as all settings together would. Ties are broken by name.

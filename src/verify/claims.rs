@@ -62,30 +62,19 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
     }
     for entry in &judged {
         let claim = entry.claim;
+        let at = || format!("{CLAIMS}, {}", claim.id);
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
         if let Some(missing) = needed.find(|name| !verdicts.present_artifacts.contains(*name)) {
-            check.record_missing(
-                format!("{CLAIMS}, {}", claim.id),
-                format!("the results of `{missing}` next to this folder"),
-            );
+            check.record_missing(at(), format!("the results of `{missing}` next to this folder"));
             continue;
         }
         let current_line = format_row(entry);
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&current_line));
         match recorded_line {
-            Some(line) if line == current_line => check.record_agreement(0.0),
-            Some(line) => {
-                check.record_difference(
-                    format!("{CLAIMS}, {}", claim.id),
-                    [verdict_columns(line), verdict_columns(&current_line)],
-                    None,
-                );
-            }
-            None => {
-                check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", current_line.as_str()], None);
-            }
+            Some(line) => check.compare(line == current_line, at, [line, current_line.as_str()].map(verdict_columns)),
+            None => check.record_difference(at(), ["nothing", current_line.as_str()], None),
         }
     }
     let all = check.compared_count();

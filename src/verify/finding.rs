@@ -183,12 +183,21 @@ impl CheckResult {
         });
     }
 
-    pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
-        if recorded == found {
-            self.record_agreement(0.0);
-        } else {
-            self.record_difference(at(), [recorded, found], None);
+    /// Records an agreement, or the difference between two values unless they agree.
+    pub(super) fn compare(
+        &mut self,
+        agrees: bool,
+        at: impl FnOnce() -> String,
+        [recorded, found]: [impl Into<String>; 2],
+    ) {
+        match agrees {
+            true => self.record_agreement(0.0),
+            false => self.record_difference(at(), [recorded, found], None),
         }
+    }
+
+    pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
+        self.compare(recorded == found, at, [recorded, found]);
     }
 
     /// Compares two numbers. They agree if they are bit-identical, both NaN, or differ by at most `tolerance`.

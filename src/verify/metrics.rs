@@ -31,18 +31,10 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
         if let Some(answers) = recompute_answers(recorded, number) {
             let recomputed: Vec<bool> = answers.into_iter().map(|(_, right)| right).collect();
             let right = number.task_answers().unwrap_or_default();
-            match recomputed == right {
-                true => check.record_agreement(0.0),
-                false => {
-                    let first = recomputed.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
-                    let at = format!("{}, scored document {first}, from log-likelihoods", item_label(number));
-                    check.record_difference(
-                        at,
-                        [describe_answer(right.get(first)), describe_answer(recomputed.get(first))],
-                        None,
-                    );
-                }
-            }
+            let first = recomputed.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
+            let labels = [right, recomputed.as_slice()].map(|answers| answer_label(answers.get(first) == Some(&true)));
+            let at = || format!("{}, scored document {first}, from log-likelihoods", item_label(number));
+            check.compare(recomputed == right, at, labels);
         }
     }
     check_flips(recorded, &mut check);
@@ -55,8 +47,8 @@ fn item_label(number: &ResultRow) -> String {
     format!("{}, {}", number.cell, number.column)
 }
 
-fn describe_answer(is_right: Option<&bool>) -> &'static str {
-    if is_right == Some(&true) { "right" } else { "wrong" }
+pub(super) fn answer_label(is_right: bool) -> &'static str {
+    if is_right { "right" } else { "wrong" }
 }
 
 /// Recomputes a number from its recorded items or, for an average, from the values that it averages. Returns `None` if
@@ -170,11 +162,9 @@ fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
             .zip(&expected)
             .position(|(flips, expected)| expected.is_some_and(|expected| expected != *flips));
         match first {
-            None if recorded_flips.len() == expected.len() => check.record_agreement(0.0),
-            None => check.record_difference(
-                item_label(number),
+            None => check.compare_equal(
+                || item_label(number),
                 [recorded_flips.len(), expected.len()].map(|count| format!("{count} documents")),
-                None,
             ),
             Some(index) => {
                 let at = format!("{}, scored document {index}", item_label(number));

@@ -58,10 +58,8 @@ pub(super) fn check_page(
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
-            match contains_numbers(shown_text, text) {
-                true => check.record_agreement(0.0),
-                false => check.record_difference(format!("{file}, row {}", line + 1), [shown_text.trim(), text], None),
-            }
+            let at = || format!("{file}, row {}", line + 1);
+            check.compare(contains_numbers(shown_text, text), at, [shown_text.trim(), text]);
         }
     }
     if latex.is_file() {

@@ -171,7 +171,7 @@ impl DrawnSample {
         let fraction = self.fraction;
         move |backbone, variants, chunks| {
             let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
-            sample_indices(seed, &format!("{}/{measure}", backbone.content), chunks, fraction)
+            sample_indices(seed, &format!("{}/{measure}", backbone.dense.model.content), chunks, fraction)
         }
     }
 

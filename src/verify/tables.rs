@@ -185,22 +185,13 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     let two = regular::read(&rewritten)?;
     let one = String::from_utf8_lossy(&one);
     let two = String::from_utf8_lossy(&two);
-    match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
-        None if one.lines().count() == two.lines().count() => check.record_agreement(0.0),
-        difference => {
-            let line = difference.unwrap_or(one.lines().count().min(two.lines().count()));
-            check.record_difference(
-                format!("{} and {}, line {}", file_name(csv), file_name(&path), line + 1),
-                [get_line(line, &one), get_line(line, &two)],
-                None,
-            );
-        }
-    }
+    let line = one.lines().zip(two.lines()).take_while(|(a, b)| a == b).count();
+    check.compare(
+        one.lines().eq(two.lines()),
+        || format!("{} and {}, line {}", file_name(csv), file_name(&path), line + 1),
+        [&one, &two].map(|text| text.lines().nth(line).unwrap_or_default()),
+    );
     Ok(())
-}
-
-fn get_line(line: usize, text: &str) -> String {
-    text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
 /// Checks that each number in a Markdown table occurs in the tidy table, in a row for the same backbone and depth.
@@ -221,17 +212,11 @@ fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut CheckResul
         let values: Vec<f64> = lines.filter_map(|line| table.number(line, value)).collect();
         for (text, _) in cells.iter().zip(&is_number).filter(|(_, is_number)| **is_number) {
             let Some((number, half)) = parse_printed(&without_markup(text)) else { continue };
-            match values.iter().any(|value| (value - number).abs() <= half) {
-                true => check.record_agreement(0.0),
-                false => {
-                    let found = format!("no such value in {}", table.name);
-                    check.record_difference(
-                        format!("{}, row {}", file_name(path), row + 1),
-                        [text.trim().to_owned(), found],
-                        None,
-                    );
-                }
-            }
+            check.compare(
+                values.iter().any(|value| (value - number).abs() <= half),
+                || format!("{}, row {}", file_name(path), row + 1),
+                [text.trim().to_owned(), format!("no such value in {}", table.name)],
+            );
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::finding::{CheckKind, CheckResult};
-use super::metrics::{MAX_ROUNDING_ERROR, has_task_definition, metric_of};
+use super::metrics::{MAX_ROUNDING_ERROR, answer_label, has_task_definition, metric_of};
 use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
@@ -158,13 +158,11 @@ impl Checks {
         for &(index, ref document) in documents {
             let found = document.is_correct(kind);
             match right.get(index) {
-                Some(&recorded) if recorded == found || is_tie(document, kind, number.loss_tolerance) => {
-                    self.documents.record_agreement(0.0);
-                }
-                Some(&recorded) => {
-                    let at = number.location(&format!("scored document {index}"));
-                    self.documents.record_difference(at, [answer_label(recorded), answer_label(found)], None);
-                }
+                Some(&recorded) => self.documents.compare(
+                    recorded == found || is_tie(document, kind, number.loss_tolerance),
+                    || number.location(&format!("scored document {index}")),
+                    [recorded, found].map(answer_label),
+                ),
                 None => self.documents.record_missing(number.location(&format!("document {index}")), "recorded answer"),
             }
             if let Some(known) = losses.and_then(|losses| losses.get(index)) {
@@ -252,10 +250,6 @@ fn compare_boundaries(
     }
 }
 
-fn answer_label(right: bool) -> &'static str {
-    if right { "right" } else { "wrong" }
-}
-
 /// Compares the correctness of generated answers. On another engine, near ties between tokens may lead to other texts
 /// and answers.
 fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check: &mut CheckResult) {
@@ -263,9 +257,8 @@ fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check
     for (index, recomputed) in recomputed {
         let at = || number.location(&format!("document {index}"));
         match recorded.get(*index).copied() {
-            Some(bit) if bit == *recomputed => check.record_agreement(0.0),
-            Some(bit) if number.is_recorded_engine => {
-                check.record_difference(at(), [answer_label(bit), answer_label(*recomputed)], None);
+            Some(bit) if bit == *recomputed || number.is_recorded_engine => {
+                check.compare(bit == *recomputed, at, [bit, *recomputed].map(answer_label));
             }
             Some(bit) => {
                 check.record_missing(

@@ -2,12 +2,12 @@
 //! removed when the mirror is dropped. [`Scratch`] is an overlay for the new objects of a read-only store.
 
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{ObjectKind, Store, StoreSchema};
+use super::{ObjectKind, Store, StoreSchema, lock};
 use ghostlab_core::error::{Error, Result};
 
 /// Temporary mirror of a store.
@@ -92,10 +92,9 @@ impl Scratch {
     /// # Errors
     /// Fails if the folder for temporary files is not writable.
     pub(super) fn get_or_create(&self, schema: StoreSchema) -> Result<&Store> {
-        let _creation_guard = self.creation_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _creation_guard = lock(&self.creation_lock);
         if self.overlay.get().is_none() {
-            let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
-            let folder = folder.map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))?;
+            let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir().map_err(|error| temp_error(&error))?;
             let store = Store::open(folder.path(), schema)?;
             self.overlay.set((store, folder)).ok();
         }

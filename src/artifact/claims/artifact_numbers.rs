@@ -6,79 +6,61 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
+use crate::pipeline::identity::{FlatSettings, SettingOwner, setting_differences};
 use crate::results::StoredResults;
-use crate::results::number_record::{DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
-    pub records: Vec<Record>,
-    /// Settings that identify each record, in the order of `records`. An entry is empty if its cell was not run because
-    /// the dense backbone did not reproduce the paper's numbers (the gate). The list is empty for the paper's own
-    /// values.
-    pub identities: Vec<FlatSettings>,
+    pub(super) numbers: Vec<IdentifiedRecord>,
     /// Stored results of the run that produced the numbers, or `None` for the paper's values.
-    pub stored: Option<Arc<StoredResults>>,
+    pub(super) stored: Option<Arc<StoredResults>>,
 }
 
-/// Record with its identifying settings, if known.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KnownNumber<'a> {
-    pub(super) record: &'a Record,
-    pub(super) identity: Option<&'a FlatSettings>,
+/// Record with the settings that identify it.
+#[derive(Debug, Clone)]
+pub(super) struct IdentifiedRecord {
+    pub(super) record: Record,
+    /// Settings of the number, or `None` for the paper's values and for cells that the gate skipped.
+    pub(super) identity: Option<FlatSettings>,
 }
 
 impl ArtifactNumbers {
     pub fn printed(records: Vec<Record>) -> Self {
-        Self { records, ..Self::default() }
+        let numbers = records.into_iter().map(|record| IdentifiedRecord { record, identity: None }).collect();
+        Self { numbers, stored: None }
     }
 
     pub fn new(stored: StoredResults) -> Self {
-        let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default()).collect();
-        let records = stored.records();
-        Self { records, identities, stored: Some(Arc::new(stored)) }
+        let numbers = stored
+            .numbers
+            .iter()
+            .map(|number| IdentifiedRecord { record: number.record.clone(), identity: stored.flat_settings(number) });
+        Self { numbers: numbers.collect(), stored: Some(Arc::new(stored)) }
     }
 
-    pub(super) fn known_numbers(&self) -> impl Iterator<Item = KnownNumber<'_>> {
-        self.records.iter().enumerate().map(|(at, record)| {
-            let identity = self.identities.get(at).filter(|flat| !flat.is_empty());
-            KnownNumber { record, identity }
-        })
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.numbers.iter().map(|number| &number.record)
     }
 }
 
 /// Numbers of all artifacts by artifact name, such as `table2`.
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Level at which the settings of two runs are compared. The predicate selects the settings that must agree. The
-/// function returns the name, such as the backbone, under which a record's settings are compared, or `None` to skip the
-/// record.
-type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
-
-/// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
-/// exactly one level.
-const LEVELS: [Level; 4] = [
-    (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
-    (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),
-    (
-        |path| path.is_of("calibration.text"),
-        |record| (record.condition.criterion != DENSE).then(|| record.condition.calibrated().0.to_owned()),
-    ),
-    (
-        |path| {
-            let is_text_setting = path.is_of("calibration.text");
-            !is_text_setting && ["cut", "repair", "calibration"].iter().any(|part| path.is_of(part))
-        },
-        |record| {
-            let condition = &record.condition;
-            let trained = if condition.finetuned { " trained" } else { "" };
-            Some(format!(
-                "{}/{}/{}/{}{trained}",
-                condition.backbone, condition.depth, condition.criterion, condition.recovery
-            ))
-        },
-    ),
-];
+/// Returns the name, such as the backbone, under which two runs compare the settings of a record's `owner`. Returns
+/// `None` to skip the record.
+fn owner_name(owner: SettingOwner, Record { condition, metric, .. }: &Record) -> Option<String> {
+    let Condition { backbone, depth, criterion, recovery, finetuned, .. } = condition;
+    match owner {
+        SettingOwner::Backbone => Some(backbone.clone()),
+        SettingOwner::Measurement => Some(format!("{backbone}, {metric}")),
+        SettingOwner::CalibrationText => (criterion != DENSE).then(|| condition.calibrated().0.to_owned()),
+        SettingOwner::Cell => {
+            let trained = if *finetuned { " trained" } else { "" };
+            Some(format!("{backbone}/{depth}/{criterion}/{recovery}{trained}"))
+        }
+    }
+}
 
 /// Explains why the numbers of two runs must not be combined. Returns `None` if they may be.
 pub(super) fn find_incompatibility(
@@ -97,14 +79,14 @@ pub(super) fn find_incompatibility(
         let ungated = if one.gate { b } else { a };
         return Some(format!("{ungated} was computed with --no-gate, the other without"));
     }
-    let difference = LEVELS.iter().find_map(|level| first_difference(level, first, second));
+    let difference = SettingOwner::ALL.into_iter().find_map(|owner| first_difference(owner, first, second));
     difference.map(|difference| format!("{a} and {b} differ in {difference}"))
 }
 
 /// Describes the first difference between settings that have the same name in both runs.
-fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
-    let one = settings_by_name(level, first);
-    let other = settings_by_name(level, second);
+fn first_difference(owner: SettingOwner, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
+    let one = settings_by_name(owner, first);
+    let other = settings_by_name(owner, second);
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
@@ -116,12 +98,12 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     })
 }
 
-/// Returns the settings of a run on one level, grouped by name. Skips records whose settings are unknown.
-fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
+/// Returns the settings of each owner of one kind, by the owner's name. Skips records whose settings are unknown.
+fn settings_by_name(owner: SettingOwner, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
-    for KnownNumber { record, identity } in numbers.known_numbers() {
-        let (Some(name), Some(flat)) = (name(record), identity) else { continue };
-        let selected = flat.iter().filter(|(path, _)| is_of(path));
+    for IdentifiedRecord { record, identity } in &numbers.numbers {
+        let (Some(name), Some(flat)) = (owner_name(owner, record), identity) else { continue };
+        let selected = flat.iter().filter(|(path, _)| path.owner() == owner);
         all.entry(name).or_default().insert(selected.map(|(path, value)| (path.clone(), value.clone())).collect());
     }
     all
@@ -133,10 +115,11 @@ mod tests {
 
     use super::super::sample_records::{record, run};
     use super::*;
-    use crate::pipeline::identity::{Canonical, flatten, setting_paths};
+    use crate::pipeline::identity::{Canonical, SettingPath, flatten, setting_paths};
 
-    fn numbers(records: Vec<Record>, identities: Vec<FlatSettings>) -> ArtifactNumbers {
-        ArtifactNumbers { records, identities, stored: run("ghostlab 0.1.0 ab", true) }
+    fn numbers(record: Record, identity: FlatSettings) -> ArtifactNumbers {
+        let numbers = vec![IdentifiedRecord { record, identity: Some(identity) }];
+        ArtifactNumbers { numbers, stored: run("ghostlab 0.1.0 ab", true) }
     }
 
     fn incompatibility_reason(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
@@ -148,7 +131,7 @@ mod tests {
         let paths = setting_paths();
         assert!(paths.len() > 40, "{paths:?}");
         for path in paths {
-            assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&path)).count(), 1, "{path}");
+            assert_eq!(SettingOwner::ALL.into_iter().filter(|owner| *owner == path.owner()).count(), 1, "{path}");
             assert_eq!(
                 incompatibility_reason(&numbers_with_setting(&path, "one"), &numbers_with_setting(&path, "one")),
                 ""
@@ -161,7 +144,7 @@ mod tests {
 
     fn numbers_with_setting(path: &SettingPath, value: &str) -> ArtifactNumbers {
         let flat = FlatSettings::from([(path.clone(), Canonical::from_value(&json!(value)))]);
-        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flat])
+        numbers(record("llama", 4, "ghosted", 50.0), flat)
     }
 
     #[test]
@@ -203,7 +186,7 @@ mod tests {
     fn numbers_with_settings(depth: usize, corpus: &str, flat: FlatSettings) -> ArtifactNumbers {
         let mut record = record("llama", depth, "ghosted", 50.0);
         record.condition.calibration = corpus.to_owned();
-        numbers(vec![record], vec![flat])
+        numbers(record, flat)
     }
 
     #[test]
@@ -222,6 +205,6 @@ mod tests {
     }
 
     fn one_record() -> ArtifactNumbers {
-        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flatten(&json!({"cut": {"depth": 4}}))])
+        numbers(record("llama", 4, "ghosted", 50.0), flatten(&json!({"cut": {"depth": 4}})))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::artifact_numbers::{ArtifactNumbers, Artifacts, KnownNumber, find_incompatibility};
+use super::artifact_numbers::{ArtifactNumbers, Artifacts, IdentifiedRecord, find_incompatibility};
 use super::number::{ClaimCheck, Judgement};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, RequiredSettings};
@@ -51,7 +51,7 @@ impl Claim {
     pub(super) fn judge(&self, artifacts: &Artifacts, absent: impl Fn(&str) -> String) -> ClaimVerdict {
         let mut present: Vec<(&str, &ArtifactNumbers)> = Vec::new();
         for &name in self.artifacts {
-            match artifacts.get(name).filter(|artifact| !artifact.records.is_empty()) {
+            match artifacts.get(name).filter(|artifact| !artifact.numbers.is_empty()) {
                 Some(artifact) => present.push((name, artifact)),
                 None => return self.unknown_verdict(absent(name)),
             }
@@ -88,15 +88,15 @@ impl Claim {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.value(&record.condition)).collect() };
         let mut seen = BTreeSet::new();
-        let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known_numbers());
-        let known = known.filter(|known| self.is_about(known.record)).filter(|KnownNumber { record, identity }| {
-            seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
-        });
-        let mut groups: Vec<ClaimGroup<'_>> = group_by_key(known.map(|known| (key(known.record), known)));
+        let numbers = artifacts.iter().flat_map(|(_, artifact)| &artifact.numbers);
+        let numbers =
+            numbers.filter(|number| self.is_about(&number.record)).filter(|IdentifiedRecord { record, identity }| {
+                seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), identity))
+            });
+        let mut groups: Vec<ClaimGroup<'_>> = group_by_key(numbers.map(|number| (key(&number.record), number)));
         groups.retain(|(wanted, _)| {
-            let mut all = artifacts.iter().map(|(_, artifact)| &artifact.records);
-            all.all(|records| {
-                records.iter().filter(|record| self.is_about(record)).any(|record| key(record) == *wanted)
+            artifacts.iter().all(|(_, artifact)| {
+                artifact.records().filter(|record| self.is_about(record)).any(|record| key(record) == *wanted)
             })
         });
         let groups = self.merge_equal_settings(groups);
@@ -111,17 +111,17 @@ impl Claim {
     fn judge_setting(
         &self,
         artifacts: &[(&str, &ArtifactNumbers)],
-        (key, known): ClaimGroup<'_>,
+        (key, numbers): ClaimGroup<'_>,
         cut_of: Option<String>,
     ) -> SettingVerdict {
-        let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
+        let records: Vec<&Record> = numbers.iter().map(|number| &number.record).collect();
         let backbone = records.first().map(|record| &record.condition.backbone);
-        let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
+        let dense = artifacts.iter().flat_map(|(_, artifact)| artifact.records());
         let dense =
             dense.filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
-        let setting = ClaimSetting::new(records).with_dense(dense.collect());
+        let setting = ClaimSetting::new(records, dense.collect());
         let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
-        let differing = differing_settings(&known);
+        let differing = differing_settings(&numbers);
         if outcome == Judgement::Unknown && !differing.is_empty() {
             shown = format!("{shown}; the cells differ in {}", differing.join(", "));
         }
@@ -205,26 +205,26 @@ fn count_outcomes(settings: &[SettingVerdict], outcome: Judgement) -> usize {
 }
 
 /// Axis values of a setting, and its numbers.
-type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
+type ClaimGroup<'a> = (Vec<String>, Vec<&'a IdentifiedRecord>);
 
 /// Returns whether the records that `is_selected` accepts are equal in both groups.
 fn have_equal_records(
-    one: &[KnownNumber<'_>],
-    other: &[KnownNumber<'_>],
+    one: &[&IdentifiedRecord],
+    other: &[&IdentifiedRecord],
     is_selected: impl Fn(&Record) -> bool,
 ) -> bool {
     is_one_measurement(&row_content(one, &is_selected), &row_content(other, &is_selected))
 }
 
-fn row_content<'a>(all: &[KnownNumber<'a>], is_selected: impl Fn(&Record) -> bool) -> RowContent<'a> {
-    RowContent::scores(all.iter().map(|known| known.record).filter(|record| is_selected(record)))
+fn row_content<'a>(all: &[&'a IdentifiedRecord], is_selected: impl Fn(&Record) -> bool) -> RowContent<'a> {
+    RowContent::scores(all.iter().map(|number| &number.record).filter(|record| is_selected(record)))
 }
 
 /// Returns the settings in which numbers with the same condition and metric differ.
-fn differing_settings(known: &[KnownNumber<'_>]) -> Vec<String> {
+fn differing_settings(numbers: &[&IdentifiedRecord]) -> Vec<String> {
     let mut alike: BTreeMap<_, Vec<&FlatSettings>> = BTreeMap::new();
-    for KnownNumber { record, identity } in known {
-        alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
+    for IdentifiedRecord { record, identity } in numbers {
+        alike.entry((&record.condition, &record.metric)).or_default().extend(identity);
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));
     let paths: BTreeSet<SettingPath> =

@@ -130,11 +130,9 @@ fn claim_joins_only_runs_with_equal_settings() {
     both.get_mut("table2").unwrap().stored = run("one", true);
     both.get_mut("tableA7").unwrap().stored = run("one", true);
     for artifact in both.values_mut() {
-        artifact.identities = artifact
-            .records
-            .iter()
-            .map(|record| flatten(&json!({"model": {"content": record.condition.backbone}})))
-            .collect();
+        for IdentifiedRecord { record, identity } in &mut artifact.numbers {
+            *identity = Some(flatten(&json!({"model": {"content": record.condition.backbone}})));
+        }
     }
     assert_eq!(joined_claim().judge(&both, |_| String::new()).outcome, Judgement::Holds);
     both.get_mut("tableA7").unwrap().stored = run("other", true);
@@ -188,7 +186,9 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
 }
 
 fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdict {
-    let numbers = ArtifactNumbers { records, identities, stored: None };
+    let numbers = records.into_iter().zip(identities.into_iter().map(Some));
+    let numbers = numbers.map(|(record, identity)| IdentifiedRecord { record, identity }).collect();
+    let numbers = ArtifactNumbers { numbers, stored: None };
     claim(RequiredSettings::All)
         .judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} has no results"))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::artifact_numbers::IdentifiedRecord;
 use super::{RequiredSettings, *};
-use crate::results::number_record::Record;
 
 fn paper() -> Artifacts {
     crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), printed_numbers(table))).collect()
@@ -125,7 +125,7 @@ fn figures(stated: &StatedValues, antisymmetric: f64) -> Artifacts {
 
 fn add_record(artifacts: &mut Artifacts, artifact: &str, depth: usize, recovery: &str, metric: &str, value: f64) {
     let record = sample_records::with_metric(sample_records::record("tiny-llama", depth, recovery, value), metric);
-    artifacts.entry(artifact.to_owned()).or_default().records.push(record);
+    artifacts.entry(artifact.to_owned()).or_default().numbers.push(IdentifiedRecord { record, identity: None });
 }
 
 fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
@@ -184,7 +184,7 @@ fn claims_about_a_missing_method_are_unknown() {
     // If a method is missing from the paper's tables, claims that compare with it are unknown.
     let mut tables = paper();
     for artifact in tables.values_mut() {
-        artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");
+        artifact.numbers.retain(|number| number.record.condition.recovery != "linearpatch-rotate");
     }
     let left: Vec<&str> = judge_claims(&tables, &Artifacts::new())
         .iter()

@@ -22,12 +22,8 @@ pub(super) struct ClaimSetting<'a> {
 }
 
 impl<'a> ClaimSetting<'a> {
-    pub(super) fn new(records: Vec<&'a Record>) -> Self {
-        Self { records, dense: Vec::new(), suffix: String::new() }
-    }
-
-    pub(super) fn with_dense(self, dense: Vec<&'a Record>) -> Self {
-        Self { dense, ..self }
+    pub(super) fn new(records: Vec<&'a Record>, dense: Vec<&'a Record>) -> Self {
+        Self { records, dense, suffix: String::new() }
     }
 
     fn select(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {

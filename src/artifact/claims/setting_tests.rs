@@ -26,7 +26,7 @@ fn perplexities() -> Vec<Record> {
 }
 
 fn claim_setting(records: &[Record]) -> ClaimSetting<'_> {
-    ClaimSetting::new(records.iter().collect())
+    ClaimSetting::new(records.iter().collect(), Vec::new())
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn check_on_noisy_time_is_unknown_and_shows_deviation() {
         "a deviation of 5 % is accepted"
     );
     let dense = time_record(0, "none", 20.0, 5.0);
-    let dense_check = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).dense_value(metric).check_above(0.0);
+    let dense_check = ClaimSetting::new(Vec::new(), vec![&dense]).dense_value(metric).check_above(0.0);
     assert_eq!(dense_check.outcome, Judgement::Unknown);
     assert!(dense_check.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{dense_check:?}");
     // The error of an accuracy does not count as noise, because significance tests account for it.

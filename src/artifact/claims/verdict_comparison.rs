@@ -63,7 +63,7 @@ fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
 
 fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
     let artifacts = claim.artifacts.iter().filter_map(|name| side.get(*name));
-    artifacts.flat_map(|artifact| &artifact.records).map(|record| record.condition.backbone.clone()).collect()
+    artifacts.flat_map(ArtifactNumbers::records).map(|record| record.condition.backbone.clone()).collect()
 }
 
 /// Formats verdict counts and one line per claim: `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6,

@@ -13,20 +13,17 @@ use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
-use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, folder_program};
-use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
+use crate::model::{CPU, Config, EngineChoice, Load, Program, folder_program};
+use crate::pipeline::identity::{CalibrationId, ComputeId, Identity, MeasureId};
 use ghostlab_store::Key;
 
-/// Properties of a backbone and its engine that are part of store keys.
+/// Backbone and engine of a store key.
 #[derive(Debug, Clone, Copy)]
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
     pub name: &'a str,
-    /// SHA-256 of the config fields and weights that the forward pass uses.
-    pub content: &'a str,
-    pub engine: EngineId,
-    /// Type to which weight matrices are rounded on load, or `None` to use them as stored.
-    pub weights: Option<WeightType>,
+    /// Identity of the dense backbone.
+    pub dense: &'a Identity,
     /// Tokens per batch. The batch size affects the last digits of scores.
     pub batch_tokens: usize,
 }
@@ -39,8 +36,8 @@ impl BackboneKeyParts<'_> {
     /// Returns the key fields of the backbone and engine: content hash, float type, device class and, except for the
     /// CPU engine, the engine name.
     pub(crate) fn base_identity(&self) -> Value {
-        let EngineId { name, dtype, device } = self.engine;
-        let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
+        let ComputeId { name, dtype, device } = &*self.dense.engine;
+        let mut identity = json!({"backbone": self.dense.model.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
             identity["operations"] = json!(FUSED_OPERATIONS);
@@ -50,8 +47,8 @@ impl BackboneKeyParts<'_> {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
         }
-        if let Some(weights) = self.weights {
-            identity["weights"] = json!(weights.name());
+        if let Some(weights) = &self.dense.model.weights {
+            identity["weights"] = json!(weights);
         }
         identity
     }
@@ -59,15 +56,17 @@ impl BackboneKeyParts<'_> {
     /// Returns a suffix for lease and journal names. Engines do not share partial scores, so their names must differ.
     /// The suffix is empty for the f32 CPU engine with weights as stored.
     pub(crate) fn engine_suffix(&self) -> String {
+        let Identity { engine, model, .. } = self.dense;
         let head = if self.is_half() { " with its head and attention" } else { "" };
-        let operations = if self.engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
-        let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}{operations}", self.engine) };
-        self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
+        let operations = if engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
+        let is_default = **engine == ComputeId::from(CPU);
+        let engine = if is_default { String::new() } else { format!(" {engine}{head}{operations}") };
+        model.weights.as_ref().map_or(engine.clone(), |weights| format!("{engine} in {weights}"))
     }
 
     /// Returns whether this is the CPU engine with a float type other than f32.
     fn is_half(&self) -> bool {
-        self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
+        self.dense.engine.name == CPU.name && self.dense.engine.dtype != CPU.dtype
     }
 }
 
@@ -77,9 +76,8 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the config fields and weights that the forward pass uses. Independent of the backbone's name, path
-    /// and file format. Excludes the type of rounded weights, which is in `config`.
-    pub content: String,
+    /// Identity of the dense backbone, which is independent of the backbone's name, path and file format.
+    pub dense: Identity,
     /// Plan for the same backbone with weights as stored, but without cells. Set if weights are rounded but calibration
     /// uses the original weights.
     pub unquantized: Option<Box<BackbonePlan>>,
@@ -259,12 +257,9 @@ impl Variant {
 }
 
 impl BackbonePlan {
-    /// Returns the properties of the backbone and its engine that are part of store keys.
+    /// Returns the parts of store keys that the backbone and its engine determine.
     pub fn key_parts(&self) -> BackboneKeyParts<'_> {
-        let Self { name, content, engine, config, batch_tokens, .. } = self;
-        let engine = engine.id();
-        let weights = config.rounded;
-        BackboneKeyParts { name, content, engine, weights, batch_tokens: *batch_tokens }
+        BackboneKeyParts { name: &self.name, dense: &self.dense, batch_tokens: self.batch_tokens }
     }
 
     /// Returns the backbone on which calibrations run: the unquantized backbone if there is one, or else this one.

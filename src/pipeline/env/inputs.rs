@@ -15,6 +15,7 @@ use crate::generate::{GENERATION_CONFIG, GenerationConfig};
 use crate::grid::{Corpus, EvalTask, Grid};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
+use crate::pipeline::identity::ModelId;
 use crate::sandbox::{self, Probe};
 use crate::tasks::DocumentLimit;
 use ghostlab_store::{Input, Store};
@@ -25,23 +26,14 @@ pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
     /// Number of documents in each built-in task that has a limit.
     documents: BTreeMap<String, usize>,
-    /// Content hash of each backbone, by folder.
-    contents: BTreeMap<PathBuf, String>,
-    /// Hash of each backbone's tokenizer, by folder.
-    tokenizers: BTreeMap<PathBuf, String>,
+    /// Identity of each backbone with weights as stored, by folder.
+    models: BTreeMap<PathBuf, ModelId>,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct GridInputs<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
-}
-
-/// Hashes that identify a backbone.
-pub(crate) struct BackboneHashes {
-    /// Hash of the config fields and weights that the forward pass uses.
-    pub(crate) content: String,
-    pub(crate) tokenizer: String,
 }
 
 fn new_file_error(file: &Path) -> Error {
@@ -74,30 +66,24 @@ impl Inputs {
         let files: Vec<PathBuf> = files.into_iter().collect();
         let by_path =
             files.into_par_iter().map(|file| store.input(&file).map(|input| (file, input))).collect::<Result<_>>()?;
-        let inputs =
-            Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new(), tokenizers: BTreeMap::new() };
-        let contents = grid
-            .backbones
-            .values()
-            .map(|backbone| Ok((backbone.path.clone(), inputs.hash_content(&backbone.path, store)?)))
-            .collect::<Result<_>>()?;
-        let tokenizers = grid
-            .backbones
-            .values()
-            .map(|backbone| Ok((backbone.path.clone(), inputs.hash_tokenizer(&backbone.path)?)))
-            .collect::<Result<_>>()?;
-        Ok(Self { documents: inputs.count_documents(grid)?, contents, tokenizers, ..inputs })
+        let inputs = Self { by_path, documents: BTreeMap::new(), models: BTreeMap::new() };
+        let models = grid.backbones.values().map(|backbone| {
+            let folder = &backbone.path;
+            let content = inputs.hash_content(folder, store)?;
+            let tokenizer = inputs.hash_tokenizer(folder)?;
+            Ok((folder.clone(), ModelId { content, tokenizer, weights: None }))
+        });
+        let models = models.collect::<Result<_>>()?;
+        Ok(Self { documents: inputs.count_documents(grid)?, models, ..inputs })
     }
 
     pub(crate) fn file_hash(&self, file: &Path) -> Result<&str> {
         self.by_path.get(file).map(Input::sha256).ok_or_else(|| new_file_error(file))
     }
 
-    pub(crate) fn backbone_hashes(&self, folder: &Path) -> Result<BackboneHashes> {
-        Ok(BackboneHashes {
-            content: self.contents.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
-            tokenizer: self.tokenizers.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
-        })
+    /// Returns the identity of a backbone whose weights are used as stored.
+    pub(crate) fn model_id(&self, folder: &Path) -> Result<ModelId> {
+        self.models.get(folder).cloned().ok_or_else(|| new_file_error(folder))
     }
 
     /// Returns the hash of a tokenizer, including tokens that other tokenizer files in its folder add.

@@ -35,7 +35,7 @@ impl SeatLease {
             .unwrap_or_default();
         for number in 0..=taken.len() {
             for &backbone in backbones {
-                let content = &plan.backbones[backbone].content;
+                let content = &plan.backbones[backbone].dense.model.content;
                 let name = format!("{SEAT_PREFIX}{}-{number}", content.get(..16).unwrap_or(content));
                 if taken.contains(&name) {
                     continue;

@@ -37,10 +37,35 @@ impl SettingPath {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
+    pub fn owner(&self) -> SettingOwner {
+        if self.is_of("model") || self.is_of("engine") {
+            SettingOwner::Backbone
+        } else if self.is_of("measure") {
+            SettingOwner::Measurement
+        } else if self.is_of("calibration.text") {
+            SettingOwner::CalibrationText
+        } else {
+            SettingOwner::Cell
+        }
+    }
+
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
     }
+}
+
+/// Owner of a setting. All numbers of a run that have the same owner have the same value of the setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingOwner {
+    Backbone,
+    Measurement,
+    CalibrationText,
+    Cell,
+}
+
+impl SettingOwner {
+    pub const ALL: [Self; 4] = [Self::Backbone, Self::Measurement, Self::CalibrationText, Self::Cell];
 }
 
 impl fmt::Display for SettingPath {
@@ -58,43 +83,48 @@ impl Borrow<str> for SettingPath {
 /// Leaves of a JSON value, by path. Arrays and empty objects are leaves too.
 pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 
-/// Setting that differs between two identities.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub struct Difference {
+/// Setting that differs between two runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub struct SettingDifference {
+    /// Dotted path, such as `calibration.sequences` or `corpora.c4`.
     pub path: SettingPath,
-    /// Value in the first identity; absent if it has no such setting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub one: Option<Canonical>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub other: Option<Canonical>,
+    /// Value in the first run, as JSON; omitted if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<Canonical>,
+    /// Value in the second run, as JSON; omitted if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub second: Option<Canonical>,
+}
+
+/// Calls `visit` on each leaf of a JSON value, with its path below `path`.
+pub fn visit_leaves(path: &SettingPath, value: &Value, visit: &mut dyn FnMut(&SettingPath, &Value)) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(name, value)| visit_leaves(&path.child(name), value, visit));
+        }
+        leaf => visit(path, leaf),
+    }
 }
 
 /// Returns the leaves of a JSON value, by path. Nulls are skipped.
 pub fn flatten(root: &Value) -> FlatSettings {
-    fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
-        match value {
-            Value::Object(map) if !map.is_empty() => {
-                map.iter().for_each(|(name, value)| add(found, &path.child(name), value));
-            }
-            Value::Null => {}
-            other => {
-                found.insert(path.clone(), Canonical::from_value(other));
-            }
-        }
-    }
     let mut found = FlatSettings::new();
-    add(&mut found, &SettingPath::new(""), root);
+    visit_leaves(&SettingPath::new(""), root, &mut |path, leaf| {
+        if !leaf.is_null() {
+            found.insert(path.clone(), Canonical::from_value(leaf));
+        }
+    });
     found
 }
 
-pub fn setting_differences(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
-    let paths: BTreeSet<&SettingPath> = one.keys().chain(other.keys()).collect();
+pub fn setting_differences(first: &FlatSettings, second: &FlatSettings) -> Vec<SettingDifference> {
+    let paths: BTreeSet<&SettingPath> = first.keys().chain(second.keys()).collect();
     paths
         .into_iter()
         .filter_map(|path| {
-            let one = one.get(path).cloned();
-            let other = other.get(path).cloned();
-            (one != other).then(|| Difference { path: path.clone(), one, other })
+            let first = first.get(path).cloned();
+            let second = second.get(path).cloned();
+            (first != second).then(|| SettingDifference { path: path.clone(), first, second })
         })
         .collect()
 }
@@ -122,7 +152,7 @@ fn collect_paths(schema: &Value, path: &SettingPath, found: &mut BTreeSet<Settin
 }
 
 /// JSON value as canonical text: without spaces, with sorted keys, and with floats in their shortest form.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Canonical(String);
 
 impl Canonical {
@@ -145,12 +175,6 @@ impl Canonical {
 }
 
 impl fmt::Display for Canonical {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Canonical {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -194,7 +218,7 @@ mod tests {
         let found = setting_differences(&flatten(&one), &flatten(&other));
         let found: Vec<_> = found
             .iter()
-            .map(|change| (change.path.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
+            .map(|change| (change.path.as_str(), canonical_text(&change.first), canonical_text(&change.second)))
             .collect();
         let expected = [
             ("a.y", some_string("[1,2]"), some_string("[2,1]")),

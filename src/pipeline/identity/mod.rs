@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use flat_settings::{
-    Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences, setting_paths,
+    Canonical, FlatSettings, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences, setting_paths,
+    visit_leaves,
 };
 pub use timing_cohort::timing_cohort;
 
@@ -29,27 +30,19 @@ use ghostlab_store::KeyDescription;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    #[serde(with = "plain_arc")]
-    #[schemars(with = "ModelId")]
     pub model: Arc<ModelId>,
-    #[serde(with = "plain_arc")]
-    #[schemars(with = "ComputeId")]
     pub engine: Arc<ComputeId>,
     /// Removed layers.
-    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<CutId>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Arc<CutId>>,
     /// Repair of the cut.
-    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<RepairId>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<Arc<RepairId>>,
     /// Text on which layers are selected and repairs are solved.
-    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<CalibrationId>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Arc<CalibrationId>>,
     /// Measurement of the variant.
-    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<MeasureId>")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measure: Option<Arc<MeasureId>>,
 }
 
@@ -296,16 +289,22 @@ pub struct ChatId {
 }
 
 impl Identity {
+    /// Returns the identity of a dense backbone.
+    pub fn dense(model: ModelId, engine: ComputeId) -> Self {
+        Self {
+            model: Arc::new(model),
+            engine: Arc::new(engine),
+            cut: None,
+            repair: None,
+            calibration: None,
+            measure: None,
+        }
+    }
+
     /// Returns the identity of a measurement of this variant.
     #[must_use]
     pub fn with_measure(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
-    }
-
-    /// Returns the identity without the measurement.
-    #[must_use]
-    pub fn variant(&self) -> Self {
-        Self { measure: None, ..self.clone() }
     }
 
     /// Returns the values of all settings, by path.
@@ -314,7 +313,7 @@ impl Identity {
     }
 
     /// Returns the settings in which two identities differ.
-    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+    pub fn differences(&self, other: &Self) -> Vec<SettingDifference> {
         setting_differences(&self.flat_settings(), &other.flat_settings())
     }
 }
@@ -329,53 +328,19 @@ impl MeasureId {
     }
 }
 
+#[cfg(test)]
+impl Identity {
+    /// Returns the identity of a small dense backbone on the default engine.
+    pub(crate) fn tiny() -> Self {
+        let model = ModelId { content: "c0ffee".into(), tokenizer: String::new(), weights: None };
+        Self::dense(model, model::CPU.into())
+    }
+}
+
 impl KeyDescription for Identity {
     fn json(&self) -> Value {
         // Serialization cannot fail, because map keys are strings and numbers are integers.
         serde_json::to_value(self).unwrap_or_default()
-    }
-}
-
-/// Serde adapter that serializes an `Arc<T>` like a `T`.
-mod plain_arc {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        T::serialize(value, serializer)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Arc<T>, D::Error>
-    where
-        T: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        T::deserialize(deserializer).map(Arc::new)
-    }
-}
-
-/// Serde adapter that serializes an `Option<Arc<T>>` like an `Option<T>`.
-mod optional_arc {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[allow(clippy::ref_option, reason = "signature required by serde")]
-    pub(super) fn serialize<T, S>(value: &Option<Arc<T>>, serializer: S) -> Result<S::Ok, S::Error>
-    where
-        T: Serialize,
-        S: Serializer,
-    {
-        value.as_deref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<Arc<T>>, D::Error>
-    where
-        T: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Option::<T>::deserialize(deserializer)?.map(Arc::new))
     }
 }
 

@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-use serde_json::Value;
-
 use super::Identity;
 use crate::files::sha256;
-use ghostlab_store::canonical;
+use ghostlab_store::{KeyDescription, canonical};
 
 /// Returns, for each variant of a cohort, a hash of its differences from the other variants. A change that all variants
 /// share does not affect the hashes.
@@ -26,18 +23,11 @@ pub fn timing_cohort(variants: &[&Identity]) -> Vec<String> {
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn split_variant(identity: &Identity) -> VariantParts {
-    [
-        identity.cut.as_deref().and_then(canonical_fields),
-        identity.repair.as_deref().and_then(canonical_fields),
-        identity.calibration.as_deref().and_then(canonical_fields),
-    ]
-}
-
-fn canonical_fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
-    match serde_json::to_value(part) {
-        Ok(Value::Object(map)) => Some(map.into_iter().map(|(name, value)| (name, canonical(&value))).collect()),
-        _ => None,
-    }
+    let identity = identity.json();
+    ["cut", "repair", "calibration"].map(|part| {
+        let fields = identity[part].as_object()?;
+        Some(fields.iter().map(|(name, value)| (name.clone(), canonical(value))).collect())
+    })
 }
 
 /// Describes how the settings of `other` differ from those of a variant.

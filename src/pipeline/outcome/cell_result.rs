@@ -17,8 +17,8 @@ use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::latency::LatencyResult;
 use crate::metric::{Savings, TextSample};
-use crate::model::{Cut, EngineId};
-use crate::pipeline::identity::{Identity, MeasureId};
+use crate::model::Cut;
+use crate::pipeline::identity::{ComputeId, Identity, MeasureId};
 use crate::pipeline::stage::boundary_result::{BoundaryResult, PlacedRepair};
 use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
 
@@ -30,7 +30,7 @@ pub struct GridOutcome {
     /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
     /// Engine of each backbone, by name.
-    pub engines: BTreeMap<String, EngineId>,
+    pub engines: BTreeMap<String, ComputeId>,
     /// Names of the weight types to which weights are rounded, by backbone name. Contains only backbones with rounded
     /// weights.
     pub rounded: BTreeMap<String, String>,
@@ -55,8 +55,8 @@ impl GridOutcome {
     /// Returns the [`TextExtent`] of a text as tokenized by the backbone of a cell. If the cell has no extent, uses
     /// another cell of that backbone. Returns `None` if the text has not been tokenized.
     pub fn text_extent(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
-        let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
-        cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
+        let others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
+        std::iter::once(result).chain(others).find_map(|result| result.text(text)?.extent)
     }
 
     /// Returns the scores of the dense model on a task, or `None` if its cell has no scores.
@@ -83,10 +83,6 @@ impl GridOutcome {
     pub fn failed_count(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
-}
-
-fn cell_text_extent(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
-    result.text(text)?.extent
 }
 
 /// Scores of a variant on a task.
@@ -206,14 +202,6 @@ pub struct EvalResult<A, E, S> {
     pub sample: Option<S>,
 }
 
-impl EvalResult<Perplexity, TextExtent, Losses> {
-    /// Returns the losses of the windows, or `None` if they were not scored.
-    pub fn windows(&self) -> Option<TextSample<'_>> {
-        let bytes = self.extent.map(|extent| extent.bytes);
-        Some(TextSample { losses: self.sample.as_ref()?, length: self.requested.length, bytes, damages: None })
-    }
-}
-
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
@@ -296,8 +284,13 @@ impl CellResult {
     /// Returns the scores on a text, or `None` if there are none.
     pub fn text_sample(&self, requested: &Perplexity) -> Option<TextSample<'_>> {
         let index = self.texts.iter().position(|text| text.requested == *requested)?;
-        let damages = self.damages.get(index).and_then(Option::as_ref);
-        Some(TextSample { damages, ..self.texts[index].windows()? })
+        let EvalResult { extent, sample, .. } = &self.texts[index];
+        Some(TextSample {
+            losses: sample.as_ref()?,
+            length: requested.length,
+            bytes: extent.map(|extent| extent.bytes),
+            damages: self.damages.get(index).and_then(Option::as_ref),
+        })
     }
 
     pub fn task(&self, requested: &EvalTask) -> Option<&EvalResult<EvalTask, TaskExtent, TaskScores>> {

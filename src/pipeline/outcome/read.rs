@@ -17,6 +17,7 @@ use crate::machine;
 use crate::metric::{self, Savings};
 use crate::model::{Cut, Program, deploy, describe_quantization};
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
+use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::group::stored_program;
 use crate::pipeline::stage::tokens::{AnswerKey, extent};
@@ -39,7 +40,9 @@ impl GridOutcome {
             }
             reader.errors.iter().for_each(DrawnErrors::save);
         }
-        let engines = plan.backbones.iter().map(|backbone| (backbone.name.clone(), backbone.engine.id())).collect();
+        let engines = plan.backbones.iter();
+        let engines =
+            engines.map(|backbone| (backbone.name.clone(), ComputeId::clone(&backbone.dense.engine))).collect();
         let rounded = plan
             .backbones
             .iter()

@@ -2,7 +2,6 @@
 //! input files, but not on the names in the grid.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -16,11 +15,10 @@ use crate::grid::{
     CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, RoundedWeights, TaskSettings,
 };
 use crate::latency::Rounds;
-use crate::model::{EngineChoice, WeightType};
-use crate::pipeline::env::inputs::{BackboneHashes, Inputs};
+use crate::model::EngineChoice;
+use crate::pipeline::env::inputs::Inputs;
 use crate::pipeline::identity::{
-    CalibrationId, Canonical, ChatId, ComputeId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId,
-    TextId,
+    CalibrationId, Canonical, ChatId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId, TextId,
 };
 use crate::pipeline::stage::tokens;
 use crate::recovery::{self, Recovery};
@@ -34,11 +32,10 @@ use ghostlab_store::Key;
 pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
-    hashes: &'a BackboneHashes,
     folder: PathBuf,
     pub(super) dense: Identity,
-    /// Identity of the backbone on which calibrations run.
-    pub(super) calibrated: Identity,
+    /// Type to which the weights are rounded when activations are collected.
+    calibrated_weights: Option<String>,
     batch_tokens: usize,
 }
 
@@ -46,23 +43,17 @@ impl<'a> BackboneContents<'a> {
     pub(super) fn new(
         grid: &'a Grid,
         inputs: &'a Inputs,
-        (folder, hashes): (&Path, &'a BackboneHashes),
+        folder: &Path,
         weights: Option<&RoundedWeights>,
         engine: EngineChoice,
         batch_tokens: usize,
-    ) -> Self {
-        let calibrated = weights.filter(|weight| weight.calibrated == CalibratedOn::Rounded).map(|weights| weights.to);
-        let engine = Arc::new(ComputeId::from(engine.id()));
-        let calibrated = Identity {
-            model: model_id(hashes, calibrated),
-            engine,
-            cut: None,
-            repair: None,
-            calibration: None,
-            measure: None,
-        };
-        let dense = Identity { model: model_id(hashes, weights.map(|weights| weights.to)), ..calibrated.clone() };
-        Self { grid, inputs, hashes, folder: folder.to_owned(), dense, calibrated, batch_tokens }
+    ) -> Result<Self> {
+        let rounded = weights.map(|weights| weights.to.name().to_owned());
+        let calibrated_on_rounded = weights.is_some_and(|weights| weights.calibrated == CalibratedOn::Rounded);
+        let model = ModelId { weights: rounded.clone(), ..inputs.model_id(folder)? };
+        let dense = Identity::dense(model, engine.id().into());
+        let calibrated_weights = rounded.filter(|_| calibrated_on_rounded);
+        Ok(Self { grid, inputs, folder: folder.to_owned(), dense, calibrated_weights, batch_tokens })
     }
 
     fn file_hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
@@ -93,8 +84,8 @@ impl<'a> BackboneContents<'a> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text_id(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-        let tokens = tokens::windows_key(corpus, &text, &self.hashes.tokenizer, &windows);
-        let weights = self.calibrated.model.weights.clone();
+        let tokens = tokens::windows_key(corpus, &text, &self.dense.model.tokenizer, &windows);
+        let weights = self.calibrated_weights.clone();
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
@@ -104,7 +95,7 @@ impl<'a> BackboneContents<'a> {
         let text = self.text_id(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
-        let tokens = tokens::windows_key(corpus, &text, &self.hashes.tokenizer, &windows);
+        let tokens = tokens::windows_key(corpus, &text, &self.dense.model.tokenizer, &windows);
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
@@ -143,7 +134,7 @@ impl<'a> BackboneContents<'a> {
         if let Some(builtin) = data.builtin() {
             let requests = json!({
                 "task": builtin.name, "task_version": builtin.version, "rows": rows, "formats": formats, "limit": limit,
-                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.hashes.tokenizer,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.dense.model.tokenizer,
             });
             let measure = MeasureId::Task {
                 task: builtin.name.to_owned(),
@@ -180,7 +171,7 @@ impl<'a> BackboneContents<'a> {
         let mut requests = json!(measure)["defined"].take();
         // The requests do not depend on the batch size, which affects only the last digits of scores.
         requests.as_object_mut().and_then(|fields| fields.remove("batch"));
-        requests["tokenizer"] = json!(self.hashes.tokenizer);
+        requests["tokenizer"] = json!(self.dense.model.tokenizer);
         if definition.output == Output::Generate {
             requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
@@ -200,11 +191,6 @@ impl<'a> BackboneContents<'a> {
         let template = sha256::of_bytes(self.inputs.read_chat_template(&self.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))
     }
-}
-
-fn model_id(hashes: &BackboneHashes, weights: Option<WeightType>) -> Arc<ModelId> {
-    let weights = weights.map(|weights| weights.name().to_owned());
-    Arc::new(ModelId { content: hashes.content.clone(), tokenizer: hashes.tokenizer.clone(), weights })
 }
 
 fn file_formats(files: &[PathBuf]) -> Result<Vec<String>> {

@@ -15,7 +15,7 @@ use crate::pipeline::env::backbone::{
     BackboneKeyParts, BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant,
 };
 use crate::pipeline::env::inputs::{GridInputs, Inputs};
-use crate::pipeline::identity::{CutId, Identity, MeasureId, RepairId, timing_cohort};
+use crate::pipeline::identity::{CutId, Identity, MeasureId, ModelId, RepairId, timing_cohort};
 use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
 use ghostlab_store::{Key, Store};
 
@@ -155,26 +155,20 @@ impl BackbonePlan {
             inputs.read_unchanged(&[&parts::config_path(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
-        let hashes = inputs.backbone_hashes(&folder)?;
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
-        let contents = BackboneContents::new(grid, inputs, (&folder, &hashes), weights, engine, batch_tokens);
+        let contents = BackboneContents::new(grid, inputs, &folder, weights, engine, batch_tokens)?;
         config.notes.extend(contents.prefix_note()?);
         let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         reject_cuts_of_export(&config, &cells)?;
         let (calibrations, indices) = plan_calibrations(&contents, &cells)?;
-        let mut known = PlannedParts {
-            dense: contents.dense.clone(),
-            calibrated: contents.calibrated.clone(),
-            calibrations: indices,
-            cuts: BTreeMap::new(),
-        };
+        let mut known = PlannedParts { calibrations: indices, cuts: BTreeMap::new() };
         let mut plan = Self {
             name: name.to_string(),
             folder,
             config,
-            content: hashes.content.clone(),
+            dense: contents.dense.clone(),
             unquantized: None,
             engine,
             batch_tokens,
@@ -197,11 +191,12 @@ impl BackbonePlan {
 
     /// Builds the plan for the unquantized backbone. It has the same calibrations, but no cells.
     fn build_unquantized(&self, name: &str) -> Self {
+        let unrounded = ModelId { weights: None, ..ModelId::clone(&self.dense.model) };
         Self {
             name: name.to_owned(),
             folder: self.folder.clone(),
             config: Config { rounded: None, ..self.config.clone() },
-            content: self.content.clone(),
+            dense: Identity { model: Arc::new(unrounded), ..self.dense.clone() },
             unquantized: None,
             engine: self.engine,
             batch_tokens: self.batch_tokens,
@@ -235,7 +230,7 @@ impl BackbonePlan {
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
                     let description = Arc::new(variant.identity.with_measure(measure));
-                    Arc::new(latency::key(self.key_parts(), variant.repair_key(), measure, &among, &description))
+                    Arc::new(latency::key(self.key_parts(), variant.repair_key(), &among, &description))
                 });
                 (keys.collect(), prompts)
             })
@@ -245,7 +240,9 @@ impl BackbonePlan {
     }
 
     fn plan_variant(&self, index: usize, cell: &Cell, known: &mut PlannedParts) -> Result<Variant> {
-        let PlannedParts { dense, calibrated, calibrations, cuts } = known;
+        let PlannedParts { calibrations, cuts } = known;
+        let dense = &self.dense;
+        let calibrated = &self.calibrated().dense;
         let calibrated_parts = self.calibrated().key_parts();
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
@@ -348,11 +345,8 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, dense: &Identity,
     }
 }
 
-/// Identities and cuts that have been planned and that the cells of a backbone share.
+/// Calibrations and cuts that have been planned and that the cells of a backbone share.
 struct PlannedParts {
-    dense: Identity,
-    /// Identity of the backbone on which calibrations run.
-    calibrated: Identity,
     /// Index of each calibration in [`BackbonePlan::calibrations`].
     calibrations: HashMap<Calibration, usize>,
     /// Cuts with the keys of their selections, by calibration, criterion (with the recovery that it depends on, if any)

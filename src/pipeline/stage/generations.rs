@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
     use crate::generate::{End, Generation};
-    use crate::model::CPU;
+    use crate::pipeline::identity::Identity;
     use crate::pipeline::stage::scores::variant_key_part;
     use crate::pipeline::stage::{BackboneKeyParts, STORE_WORDS, tokens};
 
@@ -74,8 +74,8 @@ mod tests {
     fn generations_round_trip_and_have_a_separate_kind() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
-        let backbone =
-            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let dense = Identity::tiny();
+        let backbone = BackboneKeyParts { name: "tiny", dense: &dense, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
         let key = Key::new(KIND, variant_key_part(backbone, None), [("tokens", tokens)]);
         let answers = [

@@ -16,7 +16,6 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::{JobStatus, lock};
 use crate::pipeline::env::event::WorkKind;
-use crate::pipeline::env::models::Models;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Kind of job. Planning and scheduling are generic over this description. A backbone may have several jobs of one
@@ -65,7 +64,6 @@ pub(crate) type ResumeState = Option<(Text, ChunkState)>;
 #[derive(Clone, Copy)]
 pub(crate) struct JobContext<'a> {
     pub(crate) run: &'a RunContext<'a>,
-    pub(crate) models: &'a Models<'a>,
     pub(crate) programs: &'a Programs,
 }
 
@@ -213,12 +211,12 @@ impl Programs {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));
         }
-        if let Some(program) = lock(&self.programs).get(&backbone.content) {
+        if let Some(program) = lock(&self.programs).get(&backbone.dense.model.content) {
             return Ok(program.clone());
         }
         let program =
             run.inputs.read_unchanged(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
-        lock(&self.programs).insert(backbone.content.clone(), program.clone());
+        lock(&self.programs).insert(backbone.dense.model.content.clone(), program.clone());
         Ok(program)
     }
 
@@ -228,6 +226,6 @@ impl Programs {
         for operator in backbone.variants.iter().filter_map(Variant::repair_key) {
             programs.remove(operator.hash());
         }
-        programs.remove(&backbone.content);
+        programs.remove(&backbone.dense.model.content);
     }
 }

@@ -43,16 +43,10 @@ pub const STAGE: Stage = Stage {
 pub const LATENCY: &str = "latency.json";
 
 /// Returns the key of a variant's latency. It contains the machine, the prompt and the number of tokens to decode (from
-/// `measure`), and a hash of the variants that are timed together (`among`).
-pub fn key(
-    backbone: BackboneKeyParts<'_>,
-    operator: Option<&Arc<Key>>,
-    measure: &MeasureId,
-    among: &str,
-    what: &Arc<Identity>,
-) -> Key {
+/// `what`), and a hash of the variants that are timed together (`among`).
+pub fn key(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>, among: &str, what: &Arc<Identity>) -> Key {
     let mut identity = backbone.base_identity();
-    if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
+    if let Some(MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. }) = what.measure.as_deref() {
         identity["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
             identity[name] = json!(value);
@@ -168,7 +162,7 @@ fn time_variants(
     _: &[&Variant],
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *job_context;
+    let JobContext { run, programs } = *job_context;
     let latency = backbone.latencies[position];
     let label = job_label(backbone, position);
     let lease = coordination::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
@@ -184,7 +178,7 @@ fn time_variants(
     let candidates = find_candidates(run, programs, backbone, position)?;
     let prompt = Prompt { length: latency.length, batch: latency.batch };
     let started = Instant::now();
-    let engine = models.get(backbone)?;
+    let engine = run.models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let config = &backbone.config;
     let choice = backbone.engine;
@@ -200,7 +194,7 @@ fn time_variants(
         run.check_stop()
     };
     let results = measure_until_stable(max_sessions, &mut session, &mut again)?;
-    models.check_unchanged(backbone)?;
+    run.models.check_unchanged(backbone)?;
     if !lease.is_held() {
         run.note(format!("{label}: suspended too long, so other processes may have run; measuring again"));
         return Ok(JobStatus::Contended);

@@ -10,6 +10,7 @@ pub mod distilled;
 pub mod generations;
 pub mod group;
 pub mod latency;
+mod measured_trials;
 pub mod operator;
 pub mod scores;
 pub(crate) mod scoring;
@@ -251,14 +252,15 @@ mod tests {
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
     use crate::criterion::TrialMetric;
     use crate::evaluate::logit_distance::LogitDistance;
-    use crate::model::{CPU, Cut};
+    use crate::model::Cut;
     use crate::pipeline::env::backbone::ScoredExtent;
+    use crate::pipeline::identity::{Identity, ModelId};
     use ghostlab_store::Store;
 
     #[test]
     fn member_key_without_its_fields_matches_the_family_key() {
-        let backbone =
-            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let dense = Identity::tiny();
+        let backbone = BackboneKeyParts { name: "tiny", dense: &dense, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
         let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
         let pass = activations::family(backbone, &tokens).key();
@@ -312,15 +314,16 @@ mod tests {
     fn scores_of_rounded_weights_have_separate_keys() {
         use crate::model::WeightType;
         let extent = ScoredExtent::default();
-        let backbone =
-            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let dense = Identity::tiny();
+        let backbone = BackboneKeyParts { name: "tiny", dense: &dense, batch_tokens: 64 };
         let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
-        let model =
-            json!({"model": {"content": "", "tokenizer": ""}, "engine": {"name": "", "dtype": "", "device": ""}});
-        let what = Arc::new(serde_json::from_value(model).unwrap());
+        let what = Arc::new(dense.clone());
         for repair in [None, Some(&operator)] {
             let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
-                let backbone = BackboneKeyParts { weights, ..backbone };
+                let weights = weights.map(|weights| weights.name().to_owned());
+                let model = Arc::new(ModelId { weights, ..ModelId::clone(&dense.model) });
+                let dense = Identity { model, ..dense.clone() };
+                let backbone = BackboneKeyParts { dense: &dense, ..backbone };
                 let scored = scores::key(scores::KIND, backbone, repair, &tokens, extent, &what).hash().to_owned();
                 [scored, scores::key(generations::KIND, backbone, repair, &tokens, extent, &what).hash().to_owned()]
             });
@@ -337,8 +340,8 @@ mod tests {
 
     #[test]
     fn only_calibration_and_chunk_crashes_count_as_attempts() {
-        let backbone =
-            BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
+        let dense = Identity::tiny();
+        let backbone = BackboneKeyParts { name: "tiny", dense: &dense, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
         let chunk = format!("{}-3", scores::journal_name(backbone, &tokens, ScoredExtent::default()));
         let leases = [activations::lease_name(backbone, &tokens), chunk];

@@ -45,10 +45,10 @@ fn score_variants(
     variants: &[&Variant],
     resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *job_context;
+    let JobContext { run, programs } = *job_context;
     let evaluation = &backbone.evaluations[index];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.has_failed(variant.cell)).collect();
-    let stored = || run.store_view.are_stored(run.store, variants.iter().map(|variant| &variant.scores[index]));
+    let stored = || run.store_view.are_stored(variants.iter().map(|variant| &variant.scores[index]));
     if resume_state.is_none() {
         // If other processes have stored everything, the inputs need not be read.
         if stored() {
@@ -69,17 +69,7 @@ fn score_variants(
         let journal = evaluation.journal.clone();
         let label = &*label;
         let program = &program;
-        let job = ChunkRun {
-            run,
-            models,
-            backbone,
-            eval_set,
-            label,
-            program,
-            journal,
-            calibration_guard: None,
-            sample: None,
-        };
+        let job = ChunkRun { run, backbone, eval_set, label, program, journal, calibration_guard: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
@@ -113,7 +103,7 @@ fn reuse_full_scores(
     let mut known = Vec::new();
     for variant in variants {
         let key = &variant.scores[index];
-        if run.store_view.is_stored(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
+        if run.store_view.is_stored(key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
             continue;
         }
         let full_key = scores::key(

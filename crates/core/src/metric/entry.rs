@@ -196,6 +196,11 @@ impl MetricEntry {
         self
     }
 
+    /// Returns the header of a run's column for a text, task or prompt, such as `ppl c4@512` or `arc_easy`.
+    pub fn column_header(&self, item: &dyn fmt::Display) -> String {
+        if self.head.is_empty() { item.to_string() } else { format!("{} {item}", self.head) }
+    }
+
     /// Returns whether the results table has a column for this metric. `vocabularies_differ` is true if the compared
     /// models use different vocabularies. `named` lists the metrics requested in the grid.
     pub fn is_column(&self, vocabularies_differ: bool, named: &[String]) -> bool {

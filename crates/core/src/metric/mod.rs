@@ -211,6 +211,11 @@ impl Metric {
         })
     }
 
+    /// Finds the metric with the given id, or returns the accuracy of a task with this name.
+    pub fn find_or_task(id: &str) -> Self {
+        Self::find(id).unwrap_or_else(|_| Self::task(id))
+    }
+
     /// Parses ids such as `prefill_ms:seq=512:batch=1`. The label is `512×1`.
     fn find_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;

@@ -208,7 +208,9 @@ impl Boundary<'_> {
                     return Err(Error::job("a repair that changes weights cannot run as a separate step"));
                 }
             }
-            steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
+            steps.extend(
+                (span.end..next).flat_map(|layer| Sublayer::ALL.map(|sublayer| Step::Sublayer(sublayer, layer))),
+            );
         }
         let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
         self.backbone.run_steps(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)

@@ -130,6 +130,16 @@ impl Draft {
         &self.folder
     }
 
+    /// Lists the relative names of all files in the draft.
+    ///
+    /// # Errors
+    /// Fails if a folder of the draft cannot be read.
+    pub fn file_names(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        list_files(&self.folder, "", &mut names).map_err(|error| Error::folder_io("read", &self.folder, &error))?;
+        Ok(names)
+    }
+
     /// Returns the final path of a file in the draft.
     pub fn published(&self, file: &Path) -> PathBuf {
         file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.display_path.join(name))

@@ -1,24 +1,20 @@
-//! Measurements of all cells, one record per number. Cells may have been skipped by the gate
-//! ([`Gate`](crate::artifact::Gate)).
+//! Rows of all cells, one per number. Cells may have been skipped by the gate ([`Gate`](crate::artifact::Gate)).
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
-use std::slice;
 use std::sync::Arc;
 
 use serde_json::json;
 
 use super::number_record::Record;
 use super::settings::{OPERATOR_SEQUENCES, select_settings};
-use super::{MeasuredProgram, MetricKey, Protocol, Settings};
+use super::{MeasuredProgram, Protocol, Settings};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
 use crate::grid::{Calibration, Cell};
 use crate::metric::{Metric, Spread};
 use crate::model::Cut;
-use crate::model::EngineId;
-use crate::pipeline::identity::{Canonical, Identity, MeasureId};
+use crate::pipeline::identity::{Canonical, ComputeId, Identity, MeasureId};
 
 #[derive(Debug, Clone, Default)]
 pub struct Results {
@@ -45,40 +41,27 @@ pub struct CellSummary {
     pub failure: Option<String>,
     /// First stored object that is missing, if the cell is incomplete.
     pub missing: Option<String>,
-    /// Measurements, one per metric key.
-    pub numbers: Vec<Arc<Measurement>>,
+    /// Numbers, one per column.
+    pub numbers: Vec<Arc<ResultRow>>,
 }
 
-/// Row of the results: one number for a cell, as stored in `numbers.json`.
+/// Row of the results: one number for a cell. `numbers.json` stores all fields except `metric` and `setup`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultRow {
     pub record: Record,
+    /// Metric of the record, with its direction and format.
+    pub metric: Metric,
     /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// Column in the run's table: the metric and its protocol ([`MetricKey`]).
+    /// Column in the run's table, such as `ppl c4@512`: the metric and what it is measured on. Two backbones may measure
+    /// the same column differently, because each has its own context length. The metric id of a number that no run's
+    /// table shows.
     pub column: String,
     /// Reason why the value is missing.
     pub failure: Option<String>,
     pub sample: Sample,
-}
-
-/// Result row with the inputs from which its number was computed. The inputs are known only during the run that
-/// computed it.
-#[derive(Debug, Clone)]
-pub struct Measurement {
-    pub row: ResultRow,
-    pub key: MetricKey,
-    /// Metric of the record, with its direction and format.
-    pub metric: Metric,
+    /// Inputs from which the number was computed. Empty if the row was read from a file.
     pub setup: Setup,
-}
-
-impl Deref for Measurement {
-    type Target = ResultRow;
-
-    fn deref(&self) -> &ResultRow {
-        &self.row
-    }
 }
 
 /// Items from which a number is computed, such as answers or losses. Their order is the same for the dense model and
@@ -87,11 +70,9 @@ impl Deref for Measurement {
 pub enum Sample {
     #[default]
     None,
-    /// Whether each document was answered correctly or, for a flip metric, whether its answer flips relative to the
-    /// dense model.
-    Right(Vec<bool>),
-    /// For each task in an average, whether each document was answered correctly.
-    Tasks(Vec<Vec<bool>>),
+    /// For each task, whether each document was answered correctly or, for a flip metric, whether its answer flips
+    /// relative to the dense model. Only an average has several tasks.
+    Answers(Vec<Vec<bool>>),
     /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity from a
     /// task definition, the loss of each document in nats.
     Losses(Vec<f64>),
@@ -103,11 +84,16 @@ pub enum Sample {
     Seeds(Vec<SeedValue>),
 }
 
-#[cfg(test)]
 impl Sample {
+    /// Creates the answers to one task.
+    pub fn of_task(answers: Vec<bool>) -> Self {
+        Self::Answers(vec![answers])
+    }
+
     /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
+    #[cfg(test)]
     pub(super) fn from_bits(bits: &str) -> Self {
-        Self::Right(bits.chars().map(|bit| bit == '1').collect())
+        Self::of_task(bits.chars().map(|bit| bit == '1').collect())
     }
 }
 
@@ -135,7 +121,7 @@ pub struct Setup {
     pub identity: Option<Arc<Identity>>,
     /// Identities of the measurements from which the number is computed; several for an average.
     pub measures: Vec<Arc<MeasureId>>,
-    pub engine: Option<EngineId>,
+    pub engine: Option<ComputeId>,
     /// Protocols of the scored data. An average has the protocols of everything it averages.
     pub scored: Vec<Protocol>,
     /// Calibration; `None` for the dense backbone.
@@ -160,13 +146,36 @@ pub struct CalibrationSummary {
     pub finetune: Option<Finetune>,
 }
 
+impl Setup {
+    /// Adds a measurement to the setup of an average. `measure` are its settings.
+    pub(super) fn add_averaged(&mut self, measured: Self, measure: Settings) {
+        self.measure.extend(measure);
+        self.scored.extend(measured.scored);
+        self.measures.extend(measured.measures);
+    }
+}
+
 impl CellSummary {
-    pub fn number(&self, key: &MetricKey) -> Option<&Arc<Measurement>> {
-        self.numbers.iter().find(|number| number.key == *key)
+    pub fn number(&self, column: &str) -> Option<&Arc<ResultRow>> {
+        self.numbers.iter().find(|number| number.column == column)
     }
 }
 
 impl ResultRow {
+    /// Creates a row without items and setup, whose column is the metric id.
+    #[cfg(test)]
+    pub fn new(record: Record, cell: impl Into<String>) -> Self {
+        Self {
+            metric: Metric::find_or_task(&record.metric),
+            column: record.metric.clone(),
+            record,
+            cell: cell.into(),
+            failure: None,
+            sample: Sample::None,
+            setup: Setup::default(),
+        }
+    }
+
     /// Returns the losses from which the number is computed.
     pub fn losses(&self) -> Option<&[f64]> {
         match &self.sample {
@@ -178,40 +187,19 @@ impl ResultRow {
     /// Returns the answers from which the number is computed, as one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
-            Sample::Right(right) => Some(slice::from_ref(right)),
-            Sample::Tasks(tasks) => Some(tasks),
+            Sample::Answers(tasks) => Some(tasks),
             _ => None,
         }
     }
 
     /// Returns the answers from which the number of a single task is computed.
     pub fn task_answers(&self) -> Option<&[bool]> {
-        match &self.sample {
-            Sample::Right(right) => Some(right),
+        match self.answers()? {
+            [answers] => Some(answers),
             _ => None,
         }
     }
 
-    /// Returns the row with only the items that `numbers.json` stores: answers, and losses if all are finite.
-    pub(super) fn stored(&self) -> Self {
-        let sample = match &self.sample {
-            Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),
-            Sample::Right(_) | Sample::Tasks(_) => self.sample.clone(),
-            // JSON cannot represent NaN, and paired tests need finite losses anyway.
-            Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => self.sample.clone(),
-            _ => Sample::None,
-        };
-        Self { sample, ..self.clone() }
-    }
-
-    /// Returns the number as a measurement with an empty setup. Its key does not occur in any run's table.
-    pub fn measurement(&self) -> Measurement {
-        let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement { row: self.clone(), key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
-    }
-}
-
-impl Measurement {
     /// Returns how the number's uncertainty was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
@@ -238,18 +226,18 @@ impl Measurement {
     /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers
     /// without an identity are compared by their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
-        let operator_sequences = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
+        let operator_sequences = |number: &Self| number.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
             (Some(one), Some(two)) => {
                 (&one.cut, &one.calibration) == (&two.cut, &two.calibration)
                     && operator_sequences(self) == operator_sequences(other)
             }
             _ => {
-                let [ours, theirs] = [self, other].map(|measurement| {
-                    let settings = select_settings(&measurement.setup.variant, |name| {
+                let [ours, theirs] = [self, other].map(|number| {
+                    let settings = select_settings(&number.setup.variant, |name| {
                         name.starts_with("criterion.") || name.starts_with("calibration.")
                     });
-                    (&measurement.record.condition.criterion, settings)
+                    (&number.record.condition.criterion, settings)
                 });
                 ours == theirs
             }
@@ -275,11 +263,11 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
+    pub fn numbers(&self) -> impl Iterator<Item = &Arc<ResultRow>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
     }
 
-    pub fn measurements(&self) -> Vec<Arc<Measurement>> {
+    pub fn rows(&self) -> Vec<Arc<ResultRow>> {
         self.numbers().cloned().collect()
     }
 }
