@@ -65,7 +65,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
             rule.check_backbone(&config)?;
-            rule.check(&PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
+            rule.check(&method.name, &PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
         });
         lines.push(CheckItem::from_result(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }

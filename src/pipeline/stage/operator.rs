@@ -19,9 +19,7 @@ use crate::pipeline::env::backbone::Variant;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::RepairId;
 use crate::quantity::pluralize;
-use crate::recovery::{
-    self, Boundary, F64_COST, Recovery, Repair, RepairMetrics, RepairTarget, Solution, Span, System,
-};
+use crate::recovery::{self, Boundary, F64_COST, Recovery, Repair, RepairMetrics, RepairTarget, Solution, Span};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: keys contain the activations and every option. Version 3: the key contains the number of sequences used
@@ -366,7 +364,6 @@ impl SolvedCut {
         if let Some(operator) = operator {
             self.matrices.push(encode_operator(self.results.len(), operator)?);
         }
-        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         self.results.push(BoundaryResult {
             region: (span.start, span.end),
             operator: operator.map(|operator| operator.key()).or_else(|| Some(merged.as_ref()?.key().to_owned())),
@@ -374,8 +371,8 @@ impl SolvedCut {
             merged,
             undetermined: !degenerate.is_empty(),
             notes: degenerate.into_iter().chain(solution.notes).collect(),
-            rank: solution.system.map(|_| rank),
-            condition: condition.is_finite().then_some(condition),
+            rank: solution.system.map(|system| system.rank),
+            condition: solution.system.map(|system| system.condition).filter(|condition| condition.is_finite()),
             losses: solution.losses,
             solve_seconds,
             numbers,

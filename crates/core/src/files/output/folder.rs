@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::manifest::{FileState, HashCache, Manifest};
-use super::swap::{self, parent_folder};
+use super::swap;
 use crate::error::{Error, Result};
 use crate::files::atomic::{StagedFile, check_writable_folder, ensure_writable, try_exchange};
 use crate::files::owner::Owner;
-use crate::files::sha256;
+use crate::files::{parent_folder, sha256};
 
 /// Output folder. Files in it that this program did not write are kept.
 #[derive(Debug, Clone)]
