@@ -18,9 +18,9 @@ use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
     CHANNELS_FILE, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long,
-    markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
-    write_latencies, write_lm_eval, write_public_formats,
+    StoredResults, Table, WARNING, collect, engine_notes, latency_notes, latex, latex_notes, long, markdown,
+    notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    write_latencies, write_public_formats,
 };
 use crate::tasks::ScoredTask;
 
@@ -166,7 +166,9 @@ impl FinishedRun<'_> {
         draft: &Draft,
     ) -> Result<WrittenRecord> {
         let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
-        files.extend(write_tasks(folder, grid, outcome)?);
+        if grid.evaluate.builtin().any(|task| outcome.task(task).is_some()) {
+            files.push(write_documents(folder, &outcome.cells)?);
+        }
         files.extend(write_public_formats(folder, &target.description().name, grid, outcome)?);
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
@@ -213,21 +215,6 @@ impl FinishedRun<'_> {
         files.push(folder.join(Provenance::FILE));
         Ok((files, record))
     }
-}
-
-/// Writes the answers for each document, and the results of each cell in lm-evaluation-harness format.
-fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
-        return Ok(Vec::new());
-    }
-    let tasks = grid.evaluate.builtin().any(|task| outcome.task(task).is_some());
-    let mut results = Vec::new();
-    for result in &outcome.cells {
-        let name = result.cell.to_string();
-        results.extend(harness_files(grid, result, &name)?.into_iter().map(|file| (name.clone(), file)));
-    }
-    let documents = tasks.then(|| write_documents(folder, &outcome.cells)).transpose()?;
-    Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 
 fn calibration_seeds(grid: &Grid) -> Vec<u64> {
