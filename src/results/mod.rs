@@ -62,7 +62,7 @@ pub use provenance::{Provenance, RunCommand, RunDescription};
 pub use public_formats::{
     EVAL_RESULTS, EVERY_EVAL_EVER, LM_EVAL, NOT_RECORDED, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats,
 };
-pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, SeedValue, Setup};
+pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
