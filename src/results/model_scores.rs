@@ -21,7 +21,7 @@ pub struct ModelScores<'a> {
     pub scores: Vec<ModelScore>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ModelScore {
     /// Label, such as `c4@2048`, or a task as written in the grid.
     pub label: String,
@@ -63,8 +63,8 @@ impl<'a> ModelScores<'a> {
                 error: losses.standard_error(),
                 bits_per_byte: bits_per_byte(&sample).map(|bits_per_byte| bits_per_byte.value),
                 items: losses.windows.len(),
-                percent: false,
                 windows: true,
+                ..ModelScore::default()
             });
         }
         let (builtin, defined): (Vec<_>, Vec<_>) =
@@ -78,10 +78,9 @@ impl<'a> ModelScores<'a> {
                 metric: "acc, acc_norm".to_owned(),
                 value: 100.0 * mean.value,
                 error: mean.stderr.map(|error| 100.0 * error),
-                bits_per_byte: None,
                 items: results.iter().map(|result| result.effective).sum(),
                 percent: true,
-                windows: false,
+                ..ModelScore::default()
             });
         }
         for group in &grid.evaluate.groups {
@@ -140,10 +139,9 @@ impl ModelScore {
             metric: format!("{}{filter_suffix}", score.metric),
             value: scale * score.score,
             error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
-            bits_per_byte: None,
             items: score.documents,
             percent: metric.unit == Unit::Percent,
-            windows: false,
+            ..Self::default()
         }
     }
 
