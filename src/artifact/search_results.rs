@@ -180,7 +180,7 @@ impl<'a> SearchResults<'a> {
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
         // Record no cells, because the search report contains their provenance.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
-        let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
+        let record = run.record(Vec::new(), json!([]), &mut files, staging.path())?;
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             let provenance = provenance_lines(&record, self.grid.cells.len());
