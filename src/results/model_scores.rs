@@ -23,7 +23,7 @@ pub struct ModelScores<'a> {
 }
 
 /// Score of a model on one text or task.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "ScoredTarget")]
 pub struct ModelScore {
     /// Text with its window length, task as written in a grid, or `average`.
@@ -73,8 +73,8 @@ impl<'a> ModelScores<'a> {
                 error: losses.standard_error(),
                 bits_per_byte: bits_per_byte(&sample).map(|bits_per_byte| bits_per_byte.value),
                 items: losses.windows.len(),
-                percent: false,
                 windows: true,
+                ..ModelScore::default()
             });
         }
         let (builtin, defined): (Vec<_>, Vec<_>) =
@@ -89,10 +89,9 @@ impl<'a> ModelScores<'a> {
                 metric: "acc, acc_norm".to_owned(),
                 value: 100.0 * mean.value,
                 error: mean.stderr.map(|error| 100.0 * error),
-                bits_per_byte: None,
                 items: answered.iter().map(|answered| answered.key().documents()).sum(),
                 percent: true,
-                windows: false,
+                ..ModelScore::default()
             });
         }
         for group in &grid.evaluate.groups {
@@ -151,10 +150,9 @@ impl ModelScore {
             metric: format!("{}{filter_suffix}", score.metric),
             value: displayed.value,
             error: displayed.stderr,
-            bits_per_byte: None,
             items: score.documents,
             percent: metric.unit == Unit::Percent,
-            windows: false,
+            ..Self::default()
         }
     }
 

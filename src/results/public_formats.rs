@@ -1,5 +1,5 @@
-//! Export of a cell's accuracies and perplexities to public results formats: Hugging Face's `.eval_results` and the
-//! Every Eval Ever schema.
+//! Export of a cell's accuracies and perplexities to public results formats: those of lm-evaluation-harness, Hugging
+//! Face's `.eval_results` and the Every Eval Ever schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS_FILE, DOCUMENTS, LATENCY, LM_EVAL, put};
+use super::{CHANNELS_FILE, DOCUMENTS, LATENCY, harness_files, put};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, MetricSource, PERPLEXITY, TEXT, Unit};
 use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores};
 
+/// Subfolder of a results folder for files in the layout of lm-evaluation-harness.
+pub const LM_EVAL: &str = "lm_eval";
 /// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
@@ -34,7 +36,8 @@ pub fn may_be_left_out(name: &str) -> bool {
 /// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
-/// Writes both formats for every cell with scores, and returns the folders it wrote to.
+/// Writes all formats for every cell with scores, and returns the folders it wrote to. The files are named after their
+/// cells. If lm-evaluation-harness needs several files for a cell, the later ones have the suffixes `..2`, `..3`, ….
 ///
 /// # Errors
 /// Fails with exit code 3 if a folder cannot be written.
@@ -42,19 +45,19 @@ pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridO
     let mut written = Vec::new();
     for result in &outcome.cells {
         let cell = result.cell.to_string();
-        let forms = [
-            (
-                EVERY_EVAL_EVER,
-                "json",
-                every_eval_ever(name, grid, outcome, result).map(|record| format!("{record:#}\n")),
-            ),
-            (EVAL_RESULTS, "yaml", eval_results(grid, result)),
-        ];
-        for (folder, ending, text) in forms {
-            let Some(text) = text else { continue };
+        let mut files = Vec::new();
+        for (file, number) in harness_files(grid, result, &cell)?.iter().zip(1..) {
+            // No cell name ends in such a suffix.
+            let suffix = if number == 1 { String::new() } else { format!("..{number}") };
+            files.push((LM_EVAL, format!("{cell}{suffix}.json"), format!("{file:#}")));
+        }
+        let record = every_eval_ever(name, grid, outcome, result);
+        files.extend(record.map(|record| (EVERY_EVAL_EVER, format!("{cell}.json"), format!("{record:#}\n"))));
+        files.extend(eval_results(grid, result).map(|text| (EVAL_RESULTS, format!("{cell}.yaml"), text)));
+        for (folder, name, text) in files {
             let folder = dir.join(folder);
             fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
-            put(&folder.join(format!("{cell}.{ending}")), text.as_bytes())?;
+            put(&folder.join(name), text.as_bytes())?;
             if !written.contains(&folder) {
                 written.push(folder);
             }
