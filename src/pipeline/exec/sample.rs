@@ -19,7 +19,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::FileEngineLoader;
+use crate::pipeline::env::models::load_engine;
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan};
@@ -125,7 +125,7 @@ pub fn estimate_sample_cost(
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &FileEngineLoader);
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
@@ -163,7 +163,7 @@ pub fn score_sample(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &FileEngineLoader);
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
