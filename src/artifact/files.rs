@@ -123,8 +123,8 @@ fn write_run_texts(folder: &Path, name: &str, grid: &str, table: &Table) -> Resu
     write_texts(folder, name, table, &[(name.to_owned(), table.printed(grid))], |name| format!("{grid}-{name}"))
 }
 
-/// Writes a table as Markdown, and its printed variants and notes as LaTeX. `variants` are tables by file name, and `label`
-/// returns the LaTeX label for a file name. Returns the paths of the files.
+/// Writes a table as Markdown, and its printed variants and notes as LaTeX. `variants` are tables by file name, and
+/// `label` returns the LaTeX label for a file name. Returns the paths of the files.
 pub(super) fn write_texts(
     folder: &Path,
     name: &str,

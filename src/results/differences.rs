@@ -152,7 +152,7 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
     if number.record.value == other.record.value {
         return None;
     }
-    let same_items = have_same_items(&pair.differences, &other.record.metric);
+    let same_items = have_same_items(&pair.differences, &other.metric);
     let paired = same_items.then(|| paired::paired_test(other, number)).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on
@@ -171,13 +171,13 @@ fn unpaired_numbers(run: &StoredResults, indices: &[usize]) -> Vec<Unpaired> {
 }
 
 /// Returns whether two numbers were measured on the same items: windows with the same tokens, or the same documents.
-fn have_same_items(differences: &[SettingDifference], metric: &str) -> bool {
+fn have_same_items(differences: &[SettingDifference], metric: &Metric) -> bool {
     /// Fields of a `MeasureId` that have no effect on the items.
     const ITEM_NEUTRAL_FIELDS: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|SettingDifference { path, .. }| match path.is_of("measure") {
         true => ITEM_NEUTRAL_FIELDS.contains(&path.name()),
         // A different tokenizer changes the windows of a text, but not the documents of a task.
-        false => !Metric::find(metric).is_ok_and(|metric| metric.is_text_metric()) || !path.is_of("model.tokenizer"),
+        false => !metric.is_text_metric() || !path.is_of("model.tokenizer"),
     })
 }
 

@@ -53,9 +53,9 @@ pub struct ResultRow {
     pub metric: Metric,
     /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// Column in the run's table, such as `ppl c4@512`: the metric and what it is measured on. Two backbones may measure
-    /// the same column differently, because each has its own context length. The metric id of a number that no run's
-    /// table shows.
+    /// Column in the run's table, such as `ppl c4@512`: the metric and what it is measured on. Two backbones may
+    /// measure the same column differently, because each has its own context length. If no run's table shows the
+    /// number, this is the metric id.
     pub column: String,
     /// Reason why the value is missing.
     pub failure: Option<String>,

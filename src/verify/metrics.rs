@@ -9,7 +9,7 @@ use super::recorded_results::ReferenceRun;
 use crate::criterion::DENSE;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
-use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TEXT, TextSample};
+use crate::metric::{BOUNDARY_ERROR, MetricSource, PERPLEXITY, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
 use crate::results::{CHANNELS_FILE, ResultRow, mean, read_frame};
 use crate::tasks::{Flip, Task};
@@ -72,21 +72,17 @@ fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
         }
         (_, Some(losses)) => {
-            let metric = metric_of(number);
-            if let MetricSource::Damage(damage, _) = metric.source {
+            if let MetricSource::Damage(damage, _) = number.metric.source {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
             // The length of the text in bytes is not recorded.
             let losses = Losses { windows: losses.to_vec() };
             let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
-            sample.estimate(&metric).map(|estimate| estimate.value)
+            sample.estimate(&number.metric).map(|estimate| estimate.value)
         }
         _ if number.record.metric == PERPLEXITY.id => {
-            let parts = recorded
-                .numbers
-                .numbers
-                .iter()
-                .filter(|part| part.cell == number.cell && *metric_of(part).entry() == TEXT);
+            let parts =
+                recorded.numbers.numbers.iter().filter(|part| part.cell == number.cell && *part.metric.entry() == TEXT);
             let each: Vec<f64> = parts.map(|part| recompute_from_items(recorded, part)).collect::<Option<_>>()?;
             mean(&each)
         }
@@ -97,10 +93,6 @@ fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f
         }
         _ => None,
     }
-}
-
-pub(super) fn metric_of(number: &ResultRow) -> Metric {
-    Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
 /// Returns whether a number belongs to a task with an lm-evaluation-harness definition.
@@ -133,7 +125,7 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
 /// Checks the recorded flips (changed answers) against the recorded answers of the dense and the pruned model.
 fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
-        let metric = metric_of(number);
+        let metric = &number.metric;
         let (MetricSource::Flips(flip), Some(recorded_flips)) = (metric.source, number.task_answers()) else {
             continue;
         };

@@ -9,9 +9,8 @@ use super::printed_table::{PrintedTable, file_name, nearly_equal};
 use super::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
-use crate::metric::{Metric, Spread};
-use crate::results::number_record::Record;
-use crate::results::{REPLACED, deviation, mean, read_frame, spread_header, write_csv};
+use crate::metric::Spread;
+use crate::results::{REPLACED, ResultRow, deviation, mean, read_frame, spread_header, write_csv};
 
 /// Checks all tables in a results folder.
 ///
@@ -50,11 +49,6 @@ fn is_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| nearly_equal(one, two))
 }
 
-/// Returns which statistic the recorded error of a number is, such as a standard error.
-fn spread_kind(record: &Record) -> Spread {
-    Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
-}
-
 /// Value and error that a row of a tidy table (one number per row) must contain.
 struct ExpectedNumber {
     value: Option<f64>,
@@ -62,8 +56,8 @@ struct ExpectedNumber {
 }
 
 impl ExpectedNumber {
-    fn from_record(record: &Record) -> Self {
-        Self { value: record.value, error: record.error.map(|error| (spread_kind(record), error)) }
+    fn from_row(row: &ResultRow) -> Self {
+        Self { value: row.record.value, error: row.record.error.map(|error| (row.spread(), error)) }
     }
 
     fn over_seeds(values: &[f64]) -> Self {
@@ -84,16 +78,15 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
     for row in 0..table.rows.len() {
         let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
         let cells: Vec<&str> = cells.split("; ").collect();
-        let numbers = |cell: &str| -> Vec<&Record> {
-            let numbers =
-                recorded.numbers.numbers.iter().filter(|number| number.cell == cell && number.record.metric == *metric);
-            numbers.map(|number| &number.record).collect()
+        let numbers = |cell: &str| -> Vec<&ResultRow> {
+            let numbers = recorded.numbers.numbers.iter();
+            numbers.filter(|number| number.cell == cell && number.record.metric == *metric).collect()
         };
         let is_over_seeds = seeds.is_some_and(|at| table.number(row, at).is_some());
         let expected: Vec<ExpectedNumber> = match cells.as_slice() {
-            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedNumber::from_record).collect(),
+            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedNumber::from_row).collect(),
             several => {
-                let each: Vec<f64> = several.iter().filter_map(|cell| numbers(cell).first()?.value).collect();
+                let each: Vec<f64> = several.iter().filter_map(|cell| numbers(cell).first()?.record.value).collect();
                 vec![ExpectedNumber::over_seeds(&each)]
             }
         };
@@ -124,7 +117,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
         columns.insert(number.column.clone(), number.record.value);
-        columns.insert(spread_header(&number.column, spread_kind(&number.record)), number.record.error);
+        columns.insert(spread_header(&number.column, number.spread()), number.record.error);
     }
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::finding::{CheckKind, CheckResult};
-use super::metrics::{MAX_ROUNDING_ERROR, answer_label, has_task_definition, metric_of};
+use super::metrics::{MAX_ROUNDING_ERROR, answer_label, has_task_definition};
 use super::recorded_results::{ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
@@ -92,7 +92,7 @@ impl Checks {
 
     fn compare_items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
         // Flips are derived from answers, which are compared separately.
-        if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
+        if matches!(number.number.metric.source, MetricSource::Flips(_)) {
             return;
         }
         match &scores.items {
@@ -114,7 +114,7 @@ impl Checks {
 
     fn compare_windows(&mut self, number: &NumberCheck<'_>, windows: &[(usize, Vec<f64>)]) {
         let losses = number.number.losses().unwrap_or_default();
-        let column = match metric_of(number.number).source {
+        let column = match number.number.metric.source {
             // Another engine may break the tie between two equally likely tokens differently.
             MetricSource::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
             MetricSource::Damage(damage, part) => damage.value_index(part),
