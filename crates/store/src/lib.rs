@@ -168,21 +168,17 @@ impl Store {
 
     /// Opens a store on a real or simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, root: &Path, schema: StoreSchema) -> Self {
-        let worker = Arc::default();
-        let gc_roots = Arc::new(GcRoots::new(Arc::clone(&disk)));
-        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder())));
-        let provenance = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
             schema,
-            worker,
+            worker: Arc::default(),
+            gc_roots: Arc::new(GcRoots::new(Arc::clone(&disk))),
+            packs: Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder()))),
             disk,
-            gc_roots,
-            packs,
             unpacked: Arc::default(),
             rehash: false,
             input_hashes: Arc::default(),
-            provenance,
+            provenance: Arc::new(|| Value::Null),
             unwritten_attempts: Arc::default(),
             scratch: None,
             is_store: true,
