@@ -194,9 +194,9 @@ impl Store {
         let before = StoreMarker::read(root, schema)?;
         let shared = shared.or(before.map(|marker| marker.shared)).unwrap_or_default();
         match before {
-            None => StoreMarker::new(shared).create(root).map_err(|error| write_marker_error(&error, root))?,
+            None => StoreMarker::new(shared).create(root).map_err(|error| store_marker::write_error(&error, root))?,
             Some(marker) if marker.shared != shared => {
-                StoreMarker::new(shared).replace(root).map_err(|error| write_marker_error(&error, root))?;
+                StoreMarker::new(shared).replace(root)?;
             }
             Some(_) => {}
         }
@@ -390,10 +390,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn unwritable_error(error: &std::io::Error, root: &Path) -> Error {
     Error::missing("cannot write to the store").at(root.display()).found(error).hint("use another folder with --store")
-}
-
-fn write_marker_error(error: &std::io::Error, root: &Path) -> Error {
-    Error::io("write", &root.join(store_marker::MARKER_FILE), error)
 }
 
 #[cfg(test)]
