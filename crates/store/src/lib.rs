@@ -168,21 +168,17 @@ impl Store {
 
     /// Opens a store on a real or simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, root: &Path, schema: StoreSchema) -> Self {
-        let worker = Arc::default();
-        let gc_roots = Arc::new(GcRoots::new(Arc::clone(&disk)));
-        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder())));
-        let provenance = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
             schema,
-            worker,
+            worker: Arc::default(),
+            gc_roots: Arc::new(GcRoots::new(Arc::clone(&disk))),
+            packs: Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder()))),
             disk,
-            gc_roots,
-            packs,
             unpacked: Arc::default(),
             rehash: false,
             input_hashes: Arc::default(),
-            provenance,
+            provenance: Arc::new(|| Value::Null),
             unwritten_attempts: Arc::default(),
             scratch: None,
             is_store: true,
@@ -198,9 +194,9 @@ impl Store {
         let before = StoreMarker::read(root, schema)?;
         let shared = shared.or(before.map(|marker| marker.shared)).unwrap_or_default();
         match before {
-            None => StoreMarker::new(shared).create(root).map_err(|error| write_marker_error(&error, root))?,
+            None => StoreMarker::new(shared).create(root).map_err(|error| store_marker::write_error(&error, root))?,
             Some(marker) if marker.shared != shared => {
-                StoreMarker::new(shared).replace(root).map_err(|error| write_marker_error(&error, root))?;
+                StoreMarker::new(shared).replace(root)?;
             }
             Some(_) => {}
         }
@@ -394,10 +390,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn unwritable_error(error: &std::io::Error, root: &Path) -> Error {
     Error::missing("cannot write to the store").at(root.display()).found(error).hint("use another folder with --store")
-}
-
-fn write_marker_error(error: &std::io::Error, root: &Path) -> Error {
-    Error::io("write", &root.join(store_marker::MARKER_FILE), error)
 }
 
 #[cfg(test)]

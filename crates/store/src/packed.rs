@@ -9,9 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
+
 use super::disk::Disk;
-use super::lock;
 use super::meta::{Meta, StoredFile};
+use super::{Key, lock};
 use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
@@ -72,15 +74,11 @@ pub struct PackEntry {
 }
 
 impl PackEntry {
-    pub(super) fn new(
-        hash: &str,
-        payloads: &[(&str, &[u8])],
-        meta: impl FnOnce(BTreeMap<String, StoredFile>) -> Meta,
-    ) -> Self {
+    pub(super) fn new(key: &Key, seconds: f64, provenance: Value, payloads: &[(&str, &[u8])]) -> Self {
         let by_name: BTreeMap<&str, &[u8]> = payloads.iter().copied().collect();
         let files = by_name.iter().map(|(name, bytes)| ((*name).to_owned(), StoredFile::from_bytes(bytes))).collect();
-        let payloads = by_name.into_values().collect::<Vec<_>>().concat();
-        Self { hash: hash.to_owned(), meta: meta(files), payloads }
+        let meta = Meta { key: key.record(), seconds, provenance, payloads: files };
+        Self { hash: key.hash().to_owned(), meta, payloads: by_name.into_values().collect::<Vec<_>>().concat() }
     }
 
     pub(super) fn meta(&self) -> &Meta {

@@ -46,11 +46,6 @@ impl Store {
         self.disk.read(path).ok()
     }
 
-    /// Reads all small files in a folder of the store. Unreadable files are skipped.
-    pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
-        self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
-    }
-
     /// Writes a record with its checksum.
     ///
     /// # Errors
@@ -66,7 +61,7 @@ impl Store {
 
     /// Reads the JSON of all intact records in a folder.
     pub fn records(&self, folder: &Path) -> Vec<Vec<u8>> {
-        self.files(folder).iter().filter_map(|bytes| Some(verified_json(bytes)?.to_vec())).collect()
+        self.disk.list(folder).iter().filter_map(|name| self.record(&folder.join(name))).collect()
     }
 
     /// Returns the damaged run records and plan summaries. Files with other names are skipped.

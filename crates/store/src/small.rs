@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::packed::{self, MAX_PACK_MEMBERS, MAX_SMALL_BYTES, PackEntry, PackMember, Packs};
-use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
+use super::{Key, Lookup, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
@@ -63,8 +63,7 @@ impl Store {
 
     /// Prepares an object for [`Self::put_all`].
     pub fn pack_entry(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> PackEntry {
-        let provenance = (self.provenance)();
-        PackEntry::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, provenance, payloads })
+        PackEntry::new(key, seconds, (self.provenance)(), payloads)
     }
 
     /// Writes an object whose payloads are in memory. A small object becomes one file or a member of a pack.

@@ -15,7 +15,7 @@ use super::{StoreSchema, StoreSharing};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{self, atomic, regular};
 
-pub(super) const MARKER_FILE: &str = "store.json";
+const MARKER_FILE: &str = "store.json";
 
 /// Version of the folder layout.
 const FORMAT: u64 = 1;
@@ -118,8 +118,9 @@ impl StoreMarker {
         })
     }
 
-    pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
-        self.write(root, |file, path| file.persist(path).map(drop))
+    pub(super) fn replace(self, root: &Path) -> Result<()> {
+        let replaced = self.write(root, |file, path| file.persist(path).map(drop));
+        replaced.map_err(|error| write_error(&error, root))
     }
 
     fn write(
@@ -150,9 +151,9 @@ impl StoreMarker {
             return Err(not_a_store_error(root, schema, "an unreadable `store.json`"));
         }
         if path.is_dir() {
-            fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
+            fs::remove_dir(&path).map_err(|error| write_error(&error, root))?;
         }
-        Self::new(StoreSharing::Umask).replace(root).map_err(|error| write_error(&error, &path))?;
+        Self::new(StoreSharing::Umask).replace(root)?;
         Ok(true)
     }
 }
@@ -165,8 +166,8 @@ fn marker_error(found: String, path: &Path) -> Error {
         .hint("run `ghostlab cache verify --repair --store FOLDER` to rewrite it")
 }
 
-fn write_error(error: &std::io::Error, path: &Path) -> Error {
-    Error::io("write", path, error)
+pub(super) fn write_error(error: &std::io::Error, root: &Path) -> Error {
+    Error::io("write", &root.join(MARKER_FILE), error)
 }
 
 /// Formats the beginning of a damaged marker for an error message.

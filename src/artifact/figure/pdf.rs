@@ -139,10 +139,7 @@ impl<'a> PdfPage<'a> {
     fn new(height: f64, face: &'a Face<'a>) -> Self {
         let mut content = Content::new();
         content.set_line_join(LineJoinStyle::RoundJoin);
-        let glyphs = GlyphRemapper::new();
-        let texts = BTreeMap::new();
-        let opacities = BTreeMap::new();
-        Self { height, content, face, glyphs, texts, opacities }
+        Self { height, content, face, glyphs: GlyphRemapper::new(), texts: BTreeMap::new(), opacities: BTreeMap::new() }
     }
 
     /// Converts a position in the scene to PDF coordinates.
