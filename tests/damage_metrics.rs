@@ -176,7 +176,7 @@ fn compare_number(number: &ResultRow, variant: &str, reference: &Value) -> bool 
             }
             assert!(number.record.error.is_some_and(|error| error > 0.0), "{what}: {:?}", number.record.error);
         }
-        MetricSource::Task(_) | MetricSource::Flips(_) => {
+        MetricSource::Task | MetricSource::Flips(_) => {
             assert_eq!(metric.unit, Unit::Percent);
             let task = metric.task_name().unwrap();
             let paper_metric = Task::find(task).unwrap().paper_metric.name();

@@ -124,13 +124,13 @@ fn dense_backbones_score_well_above_chance() {
         let name = cell.cell.backbone.trim_start_matches("tiny-");
         let mut above = 0.0;
         for ((_, answered), (task, chance)) in cell.answered_tasks().zip(CHANCE) {
-            assert_eq!(answered.result.task.name, task);
-            let metric = answered.result.task.paper_metric;
+            assert_eq!(answered.key().task.name, task);
+            let metric = answered.key().task.paper_metric;
             let right: Vec<bool> = answered.documents().map(|document| document.is_correct(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
             let p = guess_probability(right, all, chance);
             assert!(p < 0.01, "{name} on {task}: {right} of {all}, p = {p:.3}");
-            above += 100.0 * (answered.result.paper_accuracy().value - chance) / 9.0;
+            above += 100.0 * (answered.paper_accuracy().value - chance) / 9.0;
         }
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
         // The manifest contains the perplexity of a unigram model on validation splits from the same registers.

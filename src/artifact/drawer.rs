@@ -371,7 +371,7 @@ impl Drawer<'_> {
 fn diagram_cut(result: &CellResult) -> DiagramCut {
     if result.cell.depth.is_in_layers() {
         let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
-        return DiagramCut::Layers { removed: result.removed.whole_layers(), operators };
+        return DiagramCut::Layers { removed: result.removed.clone(), operators };
     }
     DiagramCut::Sublayers(SublayerCut { removed: result.removed.clone(), replaced: result.replaced_sublayers() })
 }

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::results_folder::ResultsFolder;
 use crate::clock::format_utc;
 use crate::error::{Error, Result};
-use crate::files::output::Draft;
 use crate::files::sha256;
 use crate::grid::{Grid, Over};
 use crate::machine::{self, Machine};
@@ -18,11 +17,10 @@ use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
     CHANNELS_FILE, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long,
-    markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
-    write_latencies, write_lm_eval, write_public_formats,
+    StoredResults, Table, WARNING, collect, engine_notes, latency_notes, latex, latex_notes, long, markdown,
+    notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    write_latencies, write_public_formats,
 };
-use crate::tasks::ScoredTask;
 
 /// Base name of the files with the long table.
 const RESULTS: &str = "results";
@@ -116,7 +114,7 @@ pub fn write_run(
         }
     };
     let run = FinishedRun { target, grid, outcome, started };
-    let (files, _) = run.finish(false, &results, files, &staging)?;
+    run.finish(false, &results, &mut files, staging.path())?;
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
@@ -152,21 +150,20 @@ pub(super) struct FinishedRun<'a> {
     pub(super) started: SystemTime,
 }
 
-/// Paths of all written files, and the provenance record.
-type WrittenRecord = (Vec<PathBuf>, Provenance);
-
 impl FinishedRun<'_> {
-    /// Writes the task results, channel errors, latencies, stored results and provenance record. Returns the paths of
-    /// all files, including the given ones, and the record.
+    /// Writes the task results, channel errors, latencies, stored results and provenance record. Adds their paths to
+    /// `files`, and returns the record.
     pub(super) fn finish(
         &self,
         gated: bool,
         results: &Results,
-        files: Vec<PathBuf>,
-        draft: &Draft,
-    ) -> Result<WrittenRecord> {
-        let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
-        files.extend(write_tasks(folder, grid, outcome)?);
+        files: &mut Vec<PathBuf>,
+        folder: &Path,
+    ) -> Result<Provenance> {
+        let Self { target, grid, outcome, .. } = self;
+        if grid.evaluate.builtin().any(|task| outcome.task(task).is_some()) {
+            files.push(write_documents(folder, &outcome.cells)?);
+        }
         files.extend(write_public_formats(folder, &target.description().name, grid, outcome)?);
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
@@ -177,17 +174,17 @@ impl FinishedRun<'_> {
         // each cell was computed.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
-        let contents = (results.protocols.clone(), cells);
-        self.record(contents, files, folder)
+        self.record(results.protocols.clone(), cells, files, folder)
     }
 
-    /// Writes the provenance record of a run.
+    /// Writes the provenance record of a run with the hashes of `files`, and adds its path to them.
     pub(super) fn record(
         &self,
-        (protocols, cells): (Vec<Protocol>, Value),
-        mut files: Vec<PathBuf>,
+        protocols: Vec<Protocol>,
+        cells: Value,
+        files: &mut Vec<PathBuf>,
         folder: &Path,
-    ) -> Result<WrittenRecord> {
+    ) -> Result<Provenance> {
         let Self { target, grid, outcome, started } = *self;
         let record = Provenance {
             ghostlab: env!("CARGO_PKG_VERSION").to_string(),
@@ -204,30 +201,15 @@ impl FinishedRun<'_> {
             engines: outcome.engines.clone(),
             machine: Machine::current(),
             peak_memory_bytes: machine::peak_memory(),
-            files: hash_files(&files)?,
+            files: hash_files(files)?,
             started: format_utc(started),
             finished: format_utc(SystemTime::now()),
             cells,
         };
         record.write(folder)?;
         files.push(folder.join(Provenance::FILE));
-        Ok((files, record))
+        Ok(record)
     }
-}
-
-/// Writes the answers for each document, and the results of each cell in lm-evaluation-harness format.
-fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
-        return Ok(Vec::new());
-    }
-    let tasks = grid.evaluate.builtin().any(|task| outcome.task(task).is_some());
-    let mut results = Vec::new();
-    for result in &outcome.cells {
-        let name = result.cell.to_string();
-        results.extend(harness_files(grid, result, &name)?.into_iter().map(|file| (name.clone(), file)));
-    }
-    let documents = tasks.then(|| write_documents(folder, &outcome.cells)).transpose()?;
-    Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 
 fn calibration_seeds(grid: &Grid) -> Vec<u64> {
@@ -274,11 +256,13 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 
 /// Serializes the accuracies and failure counts for each built-in task.
 fn tasks_json(result: &CellResult) -> Value {
-    let each = result.answered_tasks().map(|(label, ScoredTask { result, .. })| {
-        let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
-        for (name, count) in
-            [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
-        {
+    let each = result.answered_tasks().map(|(label, answered)| {
+        let mut task = json!({"acc": answered.acc.value, "acc_norm": answered.acc_norm.value});
+        for (name, count) in [
+            ("non_finite", answered.non_finite),
+            ("unanswered", answered.unanswered),
+            ("truncated", answered.truncated),
+        ] {
             if count > 0 {
                 task[name] = json!(count);
             }

@@ -157,7 +157,7 @@ pub fn make(
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
-    let (files, record) = run.finish(matches!(gated, GateMode::Yes(_)), &results, files, &staging)?;
+    let record = run.finish(matches!(gated, GateMode::Yes(_)), &results, &mut files, staging.path())?;
     // The results page shows only runs that use an unmodified description.
     if target.as_described() {
         let mut part = page_part::build_table_page_part(artifact, profile, &outcome, table.as_ref(), figures);

@@ -44,8 +44,8 @@ impl SeedValuesByCut {
 fn values_by_method(cut: &BackboneCut, measured: &[&ResultRow]) -> Methods {
     let cut_numbers = measured.iter().filter(|number| backbone_cut(number) == *cut);
     let values = cut_numbers.filter_map(|number| match &number.sample {
-        Sample::Seeds(seeds) => {
-            let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
+        Sample::Seeds(rows) => {
+            let values = rows.iter().filter_map(|row| Some((row.seed(), row.valid_value()?)));
             Some((number.record.condition.recovery.clone(), values.collect()))
         }
         _ => None,
@@ -117,10 +117,10 @@ const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
 fn changing_cuts(numbers: &[Arc<ResultRow>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
     let mut changing = BTreeSet::new();
     for number in numbers {
-        let Sample::Seeds(seeds) = &number.sample else { continue };
-        let cuts: BTreeSet<&Cut> = seeds
+        let Sample::Seeds(rows) = &number.sample else { continue };
+        let cuts: BTreeSet<&Cut> = rows
             .iter()
-            .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
+            .filter_map(|row| cells.iter().find(|cell| cell.cell.to_string() == row.cell).map(|cell| &cell.removed))
             .collect();
         if cuts.len() > 1 {
             changing.insert(backbone_cut(number));

@@ -108,8 +108,7 @@ fn find_cost(cell: &str, cost: &Metric, numbers: &[&Arc<ResultRow>]) -> Option<f
 
 /// Returns the value of a metric for a cell, or `None` if the cell failed or the value is unknown.
 fn find_value(cell: &str, metric: &str, numbers: &[&Arc<ResultRow>]) -> Option<f64> {
-    let number = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
-    number.record.value.filter(|_| number.failure.is_none())
+    numbers.iter().find(|number| number.record.metric == metric && number.cell == cell)?.valid_value()
 }
 
 fn to_row(metric: &str, log: bool, numbers: &[&Arc<ResultRow>]) -> ParetoRow {

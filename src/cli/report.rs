@@ -13,7 +13,7 @@ use super::answer::{self, Answer};
 use super::directories;
 use super::terminal::format_bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
-use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
+use crate::artifact::page::{AUDIT, CellNote, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, hash_paths, local_run_folder, page, paper};
 use crate::clock::format_utc;
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ impl PageParts {
             answer: Vec::new(),
             artifacts,
             claims: judged.iter().flatten().map(claims::claim_row).collect(),
-            findings: collect_findings()?,
+            findings: audit::run(&paper::all()?),
             left_out: self.skipped_folders,
             cells: notes.into_iter().flatten().collect(),
         })
@@ -347,18 +347,4 @@ fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 /// there are no artifacts.
 pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judge_folders(&list_results_folders(results), profile)
-}
-
-fn collect_findings() -> Result<Vec<FindingRow>> {
-    Ok(audit::run(&paper::all()?)
-        .into_iter()
-        .map(|finding| FindingRow {
-            severity: finding.severity,
-            rule: finding.check.description().to_owned(),
-            position: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
-            expected: finding.expected,
-            found: finding.found,
-            note: finding.note,
-        })
-        .collect())
 }

@@ -22,9 +22,9 @@ use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::pipeline::exec::{self, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
-use crate::pipeline::stage::{self, Cost};
+use crate::pipeline::stage::Cost;
 use crate::quantity::{Gigabytes, pluralize};
-use ghostlab_store::{LeaseResult, ScratchStore, Store};
+use ghostlab_store::{LeaseResult, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -72,15 +72,13 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
-    // A dry run must not change the store, so it writes tokens to a temporary directory.
+    // A dry run must not add objects to the store. A read-only store writes tokens to a temporary directory.
     let store =
         if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
-    let scratch_store = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
-    let planning_store = scratch_store.as_ref().map_or(&store, ScratchStore::store);
-    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, planning_store)?;
+    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (submission, answer, device_memory) = prepare_submission(&work, settings, planning_store)?;
+    let (submission, answer, device_memory) = prepare_submission(&work, settings, &store, arguments.dry_run)?;
     if answer.complete == submission.cells {
         let message = format!(
             "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",
@@ -256,6 +254,7 @@ fn prepare_submission(
     work: &RequestedWork,
     settings: RunSettings,
     store: &Store,
+    dry_run: bool,
 ) -> Result<(Submission, SubmitAnswer, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -281,7 +280,7 @@ fn prepare_submission(
         gated: matches!(work.gated, crate::artifact::GateMode::Yes(_)),
     });
     let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
-    let id = (outline.save(store), plan.engines());
+    let id = (if dry_run { outline.id() } else { outline.save(store) }, plan.engines());
     let inputs: Vec<&Inputs> = gate_plan.iter().map(|plan| &plan.inputs).chain([&plan.inputs]).collect();
     let grids = (&work.grid, work.gate());
     let binary = Binary::current(store)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Binary;
-use super::queue::{self, JobEnd, Queue, SubmitError};
+use super::queue::{self, JobEnd, Queue};
 use crate::error::{Error, Result};
 use crate::files::{self, regular, sha256};
 use crate::grid::Grid;
@@ -243,13 +243,11 @@ impl Submission {
         let mut jobs = self.jobs(store);
         jobs.pending = Some(job_type.to_owned());
         self.write_jobs(store, &jobs)?;
-        let number = queue::sbatch(options, script).map_err(|SubmitError { error, not_started }| {
-            if not_started {
-                jobs.pending = None;
-                self.write_jobs(store, &jobs).ok();
-            }
-            error
+        let sbatch = queue::start_sbatch(options, script).inspect_err(|_| {
+            jobs.pending = None;
+            self.write_jobs(store, &jobs).ok();
         })?;
+        let number = queue::read_job_number(sbatch, script)?;
         fault::fault_point("handed-over");
         jobs.pending = None;
         jobs.jobs.push((job_type.to_owned(), number.clone()));

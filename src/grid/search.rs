@@ -5,7 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
+use super::defined_tasks::TaskUseEntry;
+use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry};
 use super::one_or_many::{self, OneOrMany};
 use super::validate::{self, EntryPosition};
 use crate::criterion::Depth;
@@ -157,7 +158,7 @@ impl SearchEntry {
     }
 
     pub(super) fn validate(&self, at: &EntryPosition<'_>) -> Result<Search> {
-        if let Some(item) = self.tasks.iter().position(|task| matches!(task, TaskUseEntry::Defined(_))) {
+        if let Some(item) = self.tasks.iter().position(|task| task.definition.is_some()) {
             return Err(at
                 .key("tasks")
                 .item(item)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::equal_selections::equal_selections;
 use super::notes::drawn_texts_note;
-use super::result_row::{CellSummary, ResultRow, Results, Sample, SeedValue};
+use super::result_row::{CellSummary, ResultRow, Results, Sample};
 use super::settings::{SEED, group_by_key, value_text};
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
@@ -37,7 +37,7 @@ impl Results {
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
         let cells = group_by_key(self.cells.iter().enumerate().map(|(index, cell)| {
-            let (settings, _) = split_seed(&cell.settings);
+            let settings = without_seed(&cell.settings);
             // A cell without a seed is not merged with any other cell.
             ((settings.is_none().then_some(index), settings), cell)
         }));
@@ -45,35 +45,24 @@ impl Results {
     }
 }
 
-/// Returns the settings without the seed, and the seed. Both are `None` if there is no seed.
-fn split_seed(settings: &Settings) -> (Option<Settings>, Option<u64>) {
+/// Returns the settings without the seed, or `None` if there is no seed.
+fn without_seed(settings: &Settings) -> Option<Settings> {
     let mut rest = settings.clone();
-    let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
-    (seed.map(|_| rest), seed)
+    rest.remove(SEED).map(|_| rest)
 }
 
 /// Merges rows that differ only in their seed. The result has their mean and standard deviation.
 fn merge_seeds(group: &[&Arc<ResultRow>]) -> Arc<ResultRow> {
     let first = group[0];
-    let (rest, _) = split_seed(&first.setup.variant);
-    let Some(rest) = rest else { return Arc::clone(first) };
-    let seeds: Vec<SeedValue> = group
-        .iter()
-        .map(|number| SeedValue {
-            seed: split_seed(&number.setup.variant).1.unwrap_or_default(),
-            cell: number.cell.clone(),
-            identity: number.setup.identity.clone(),
-            value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
-        })
-        .collect();
-    let values: Vec<f64> = seeds.iter().filter_map(|seed| seed.value).collect();
+    let Some(rest) = without_seed(&first.setup.variant) else { return Arc::clone(first) };
+    let values: Vec<f64> = group.iter().filter_map(|row| row.valid_value()).collect();
     let mut number = ResultRow::clone(first);
     (number.record.value, number.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
     number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
     // Report a failure only if the measurements failed for all seeds.
     number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
-    number.sample = Sample::Seeds(seeds);
+    number.sample = Sample::Seeds(group.iter().copied().cloned().collect());
     Arc::new(number)
 }
 
@@ -91,7 +80,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 /// Merges cells that differ only in their seed.
 fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
-    let (Some(rest), _) = split_seed(&first.settings) else { return first.clone() };
+    let Some(rest) = without_seed(&first.settings) else { return first.clone() };
     let seeds = all.iter().map(format_seed).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
@@ -125,7 +114,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
 }
 
 fn format_seed(cell: &&CellSummary) -> String {
-    split_seed(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
+    cell.settings.get(SEED).map(value_text).unwrap_or_default()
 }
 
 /// Returns the measured programs for all seeds, or an empty list if any of them is unknown.
@@ -140,7 +129,7 @@ fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a ResultRow>) -> Vec<Strin
         numbers
             .into_iter()
             .filter_map(|number| match &number.sample {
-                Sample::Seeds(seeds) => Some(seeds.iter().map(|seed| seed.seed).collect::<Vec<u64>>()),
+                Sample::Seeds(rows) => Some(rows.iter().map(|row| row.seed()).collect::<Vec<u64>>()),
                 _ => None,
             })
             .collect::<Vec<_>>()

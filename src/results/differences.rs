@@ -17,7 +17,9 @@ use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
 use crate::model::Tolerance;
-use crate::pipeline::identity::{Canonical, ComputeId, SettingDifference, SettingPath, flatten, setting_differences};
+use crate::pipeline::identity::{
+    Canonical, ComputeId, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences,
+};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -102,27 +104,22 @@ impl Differences {
         let renamed = NameMap::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
-        let one = input_hashes(&first.settings, &first.inputs);
-        let two = input_hashes(&second.settings, &second.inputs);
-        let one: BTreeMap<String, String> =
-            one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
-        let data = changed_entries(&one, &two);
+        let one = renamed.dotted_keys(input_hashes(&first.settings, &first.inputs));
+        let data = changed_entries(&one, &input_hashes(&second.settings, &second.inputs));
         let one: BTreeMap<String, Value> = first
             .protocols
             .iter()
             .filter_map(|(name, protocol)| Some((renamed.metric(name)?, protocol.clone())))
             .collect();
         let protocols = changed_entries(&one, &second.protocols);
-        let engines = engines_that_differ(&renamed, first, second);
+        let one = renamed.dotted_keys(engines_by_backbone(first));
+        let engines = changed_entries(&one, &engines_by_backbone(second));
         let pairing = pair_numbers(&renamed, first, second);
         let mut values = Vec::new();
         let mut global_differences = BTreeSet::new();
         for pair in &pairing.pairs {
             // Skip engines and backbones, because they are listed by name in `engines` and `data`.
-            let notable = pair
-                .differences
-                .iter()
-                .filter(|difference| !difference.path.is_of("engine") && !difference.path.is_of("model"));
+            let notable = pair.differences.iter().filter(|change| change.path.owner() != SettingOwner::Backbone);
             global_differences.extend(notable.cloned());
             values.extend(value_difference(first, second, pair));
         }
@@ -251,21 +248,10 @@ fn is_tokenizer(file: &str) -> bool {
     file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json")
 }
 
-/// Returns the backbones whose engines differ between the two runs.
-fn engines_that_differ(renamed: &NameMap, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
-    let one: BTreeMap<String, String> = backbone_names(first)
-        .into_iter()
-        .filter_map(|name| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string())))
-        .collect();
-    let two = backbone_names(second)
-        .into_iter()
-        .map(|name| (format!("backbones.{name}"), second.engine(&name).to_string()))
-        .collect();
-    changed_entries(&one, &two)
-}
-
-fn backbone_names(results: &StoredResults) -> BTreeSet<String> {
-    results.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>()
+/// Returns the engine of each backbone with numbers, keyed by a name such as `backbones.mine`.
+fn engines_by_backbone(run: &StoredResults) -> BTreeMap<String, String> {
+    let names = run.numbers.iter().map(|number| &number.record.condition.backbone);
+    names.map(|name| (format!("backbones.{name}"), run.engine(name).to_string())).collect()
 }
 
 /// Returns the entries that have the same name in both maps but different values.

@@ -1,23 +1,18 @@
 //! Parquet files with the data from which numbers are computed: all choices for all documents, and the error of each
-//! channel after each region of removed layers (boundary). This module also writes the accuracies of each cell in the
-//! format of lm-evaluation-harness.
+//! channel after each region of removed layers (boundary).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::atomic_file::{polars_error, put, write_row_groups};
-use crate::error::{Error, Result};
+use super::atomic_file::{polars_error, write_row_groups};
+use crate::error::Result;
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{ChoiceResult, DocumentResult};
 
 /// Name of the file in a results directory that contains the answers of all cells.
 pub const DOCUMENTS: &str = "documents.parquet";
-
-/// Subdirectory of a results directory for files in the layout of lm-evaluation-harness.
-pub const LM_EVAL: &str = "lm_eval";
 
 /// Writes `documents.parquet` into `dir`. It has one row per choice of a built-in task, in order, so that any metric can be
 /// derived later.
@@ -62,25 +57,6 @@ fn build_frame(cells: &[CellResult]) -> Result<DataFrame> {
         "truncated_left" => counts(|choice| choice.truncated_left),
     )
     .map_err(|error| polars_error(&error))
-}
-
-/// Writes results in the layout of lm-evaluation-harness into `dir/lm_eval`, and returns that directory. The files are
-/// named after their cells. If a cell has several files, the later ones have the suffixes `..2`, `..3`, ….
-///
-/// # Errors
-/// Fails with exit code 3 if the directory is not writable.
-pub fn write_lm_eval(dir: &Path, files: &[(String, serde_json::Value)]) -> Result<PathBuf> {
-    let folder = dir.join(LM_EVAL);
-    fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
-    for (index, (cell, results)) in files.iter().enumerate() {
-        let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
-        // No cell name ends in such a suffix.
-        let suffix = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
-        let text = serde_json::to_vec_pretty(results)
-            .map_err(|error| Error::job("cannot write the results as JSON").at(cell).found(error.to_string()))?;
-        put(&folder.join(format!("{cell}{suffix}.json")), &text)?;
-    }
-    Ok(folder)
 }
 
 /// Name of the file in a results directory that contains the error of each channel at each boundary.

@@ -43,7 +43,7 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         columns.push(column(&column_head.head, values));
     }
     for (at, column_head) in table.columns.iter().enumerate() {
-        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
+        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.number.seed_counts()?.0 as u64));
         let has_seeds = counts().any(|count| count.is_some());
         for kind in Spread::ALL {
             if column_head.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
@@ -117,12 +117,12 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         column(
             "cell",
             numbers.iter().map(|number| match &number.sample {
-                Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.cell.as_str()).collect::<Vec<_>>().join("; "),
+                Sample::Seeds(rows) => rows.iter().map(|row| row.cell.as_str()).collect::<Vec<_>>().join("; "),
                 _ => number.cell.clone(),
             }),
         ),
     ]);
-    let counts = || rows.iter().map(|shown| shown.seeds().map(|count| count as u64));
+    let counts = || rows.iter().map(|shown| shown.number.seed_counts().map(|(count, _)| count as u64));
     if counts().any(|count| count.is_some()) {
         let deviation = columns.iter().position(|column| column.name().as_str() == Spread::OverSeeds.column());
         columns.insert(deviation.map_or(columns.len(), |at| at + 1), column("n", counts()));

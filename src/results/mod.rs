@@ -48,7 +48,7 @@ pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use differences::{
     CoincidingNumbers, Differences, Unpaired, ValueDifference, changed_settings, settings_that_differ,
 };
-pub use documents::{CHANNELS_FILE, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
+pub use documents::{CHANNELS_FILE, DOCUMENTS, write_channels, write_documents};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame_error, read_frame};
 pub use latex::{latex, latex_notes, notes_file};
@@ -59,9 +59,9 @@ pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, RunCommand, RunDescription};
 pub use public_formats::{
-    EVAL_RESULTS, EVERY_EVAL_EVER, NOT_RECORDED, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats,
+    EVAL_RESULTS, EVERY_EVAL_EVER, LM_EVAL, NOT_RECORDED, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats,
 };
-pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, SeedValue, Setup};
+pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};

@@ -80,8 +80,8 @@ fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String 
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
     let seed = match sample {
-        Sample::Seeds(seeds) => {
-            format!(", seeds {}", seeds.iter().map(|seed| seed.seed.to_string()).collect::<Vec<_>>().join(" "))
+        Sample::Seeds(rows) => {
+            format!(", seeds {}", rows.iter().map(|row| row.seed().to_string()).collect::<Vec<_>>().join(" "))
         }
         _ if *seed == 0 => String::new(),
         _ => format!(", seed {seed}"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use super::number_record::{Condition, DENSE, Record};
@@ -13,10 +14,9 @@ use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
-use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, right_answers};
-use crate::pipeline::stage::scores::display_scale;
+use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, NO_FILTER, displayed_score};
 use crate::recovery::{self, RepairMetrics};
-use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
+use crate::tasks::{Flip, Measure};
 
 /// Collects the numbers in an outcome, cell by cell. The names of methods include the values of the options in
 /// `named`.
@@ -52,7 +52,6 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.add_texts(&shown);
         numbers.add_tasks(&shown);
         numbers.add_defined_tasks(&columns);
-        numbers.add_defined_flips(&columns);
         numbers.add_latencies();
         numbers.add_sizes(&shown);
         for (metric, value) in repair_metrics(result, unrepaired_cell(outcome, &result.cell)) {
@@ -171,115 +170,99 @@ impl CellRowsBuilder<'_> {
         }
     }
 
+    /// Adds the metrics of the built-in tasks, and their average.
     fn add_tasks(&mut self, shown: &[&'static MetricEntry]) {
         let grid = self.grid;
         let outcome = self.outcome;
         let result = self.result;
-        let mut samples = Vec::new();
+        let mut answered = Vec::new();
         let mut all = self.setup.clone();
         for used in grid.evaluate.builtin() {
+            let Some(task) = grid.task(used).builtin() else { continue };
+            let accuracy = task.paper_metric.name();
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.build_setup(measured, settings::flatten_below(&used.name, used), protocol);
-            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
-            let scored = answers.map(|answers| &answers.result);
-            for entry in shown {
-                let (estimate, items) = match entry.source {
-                    MetricSource::Task(estimate) => (scored.and_then(estimate), answers.map(ScoredTask::right)),
-                    MetricSource::Flips(flip) => {
-                        let flips =
-                            scored.and_then(|scored| self.flips(used, flip, scored.task.paper_metric.name(), "none"));
-                        (flips.as_deref().and_then(Flip::rate), flips)
-                    }
-                    _ => continue,
-                };
-                let items = items.filter(|_| entry.test.is_some()).map(Sample::of_task).unwrap_or_default();
-                self.push(entry.column_header(used), entry.metric_for(&used.name), setup.clone(), estimate, items);
+            for entry in
+                shown.iter().filter(|entry| matches!(entry.source, MetricSource::Task | MetricSource::Flips(_)))
+            {
+                let (estimate, sample) = self.measure_task(used, entry, accuracy, NO_FILTER);
+                self.push(entry.column_header(used), entry.metric_for(&used.name), setup.clone(), estimate, sample);
             }
             all.add_averaged(setup, settings::flatten_below(&used.to_string(), used));
-            samples.push(answers);
+            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            answered.push(scores.and_then(|scores| {
+                let Score { score: value, error: stderr, .. } = *scores.score(accuracy, NO_FILTER)?;
+                Some((Measure { value, stderr }, scores.right(accuracy, NO_FILTER)?))
+            }));
         }
-        if samples.len() < 2 {
+        if answered.len() < 2 {
             return;
         }
-        let samples: Option<Vec<&ScoredTask>> = samples.into_iter().collect();
-        let scored: Option<Vec<&TaskResult>> =
-            samples.as_ref().map(|all| all.iter().map(|answers| &answers.result).collect());
+        let answered: Option<Vec<(Measure, Vec<bool>)>> = answered.into_iter().collect();
+        let answered: Option<(Vec<Measure>, Vec<Vec<bool>>)> = answered.map(|all| all.into_iter().unzip());
         for metric in ENTRIES {
             let MetricSource::Tasks(estimate) = metric.source else { continue };
-            let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Answers(all.iter().map(|answers| answers.right()).collect()));
-            let estimate = scored.as_deref().and_then(estimate);
-            self.push(metric.head.to_owned(), metric.metric(), all.clone(), estimate, items.unwrap_or_default());
+            let (estimate, right) = answered.as_ref().map(|(all, right)| (estimate(all), right.clone())).unzip();
+            let sample = right.filter(|_| metric.test.is_some()).map(Sample::Answers).unwrap_or_default();
+            self.push(metric.head.to_owned(), metric.metric(), all.clone(), estimate.flatten(), sample);
         }
     }
 
-    /// Returns for each document of a task whether its answer flips relative to the dense model, for one metric and
-    /// filter. Returns `None` if either model has no such score.
-    fn flips(&self, task: &EvalTask, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
-        let scores = self.result.task(task)?.sample.as_ref()?;
-        scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
+    /// Returns the value of a task's score for a metric and filter, in the unit of `entry`, and the items of its paired
+    /// test. If `entry` is a flip metric, the value is the rate of answers that flip relative to the dense model.
+    fn measure_task(
+        &self,
+        task: &EvalTask,
+        entry: &MetricEntry,
+        metric: &str,
+        filter: &str,
+    ) -> (Option<Measure>, Sample) {
+        let scores = self.result.task(task).and_then(|measured| measured.sample.as_ref());
+        if let MetricSource::Flips(flip) = entry.source {
+            let dense = self.outcome.dense_scores(&self.result.cell.backbone, task);
+            let flips = scores.zip(dense).and_then(|(scores, dense)| scores.flips(dense, flip, metric, filter));
+            return (flips.as_deref().and_then(Flip::rate), flips.map(Sample::of_task).unwrap_or_default());
+        }
+        let score = scores.and_then(|scores| scores.score(metric, filter));
+        let right = scores.filter(|_| entry.test.is_some()).and_then(|scores| scores.right(metric, filter));
+        let sample = right.map(Sample::of_task).or_else(|| {
+            let metrics = &self.grid.task(task).definition().ok()?.metrics;
+            let aggregation = metrics.iter().find(|other| other.kind.name() == metric)?.aggregation;
+            scores?.losses(metric, filter, aggregation).map(Sample::Losses)
+        });
+        (score.map(|score| displayed_score(score, entry)), sample.unwrap_or_default())
     }
 
-    /// Adds the metrics of the user-defined tasks and of their groups, except flips.
+    /// Adds the metrics of the user-defined tasks and of their groups: first the scores, then the flips.
     fn add_defined_tasks(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
-        for protocol in columns {
-            let Protocol::Defined { label, metric, filter, flips: None, .. } = protocol else { continue };
+        let (flips, scores): (Vec<&Protocol>, Vec<&Protocol>) =
+            columns.iter().partition(|protocol| matches!(protocol, Protocol::Defined { flips: Some(_), .. }));
+        for protocol in scores.into_iter().chain(flips) {
+            let Protocol::Defined { label, metric: name, filter, .. } = protocol else { continue };
+            let metric = protocol.measures();
             let task = evaluate.defined().find(|task| task.to_string() == *label);
             let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
-            let measured = task.and_then(|task| result.task(task));
-            let judged = measured.and_then(|measured| measured.sample.as_ref()?.defined(metric, filter));
-            let name = metric;
-            let metric = protocol.measures();
-            let (score, measure, members) = match (task, group) {
+            let (members, measure, (value, sample)) = match (task, group) {
                 (Some(task), _) => (
-                    judged.map(|(score, ..)| score.clone()),
-                    settings::flatten_below(&metric.id, task),
                     vec![task.clone()],
+                    settings::flatten_below(&metric.id, task),
+                    self.measure_task(task, metric.entry(), name, filter),
                 ),
                 (None, Some(group)) => {
-                    let mut scores = result.group(group).unwrap_or_default().into_iter();
-                    let score = scores.find(|score| score.metric == *name && score.filter == *filter);
+                    let scores = result.group(group).unwrap_or_default();
+                    let score = scores.iter().find(|score| score.metric == *name && score.filter == *filter);
                     let members = group.group.tasks.iter().map(|name| group.task(name));
-                    (score, settings::flatten_below(&metric.id, &group.how), members.collect())
+                    let value = score.map(|score| displayed_score(score, metric.entry()));
+                    (members.collect(), settings::flatten_below(&metric.id, &group.how), (value, Sample::None))
                 }
                 (None, None) => continue,
             };
             let measures = members.iter().filter_map(|task| Some(Arc::clone(&result.task(task)?.measure))).collect();
-            let value = score.map(|score| {
-                let error = score.error.filter(|error| error.is_finite());
-                let scale = display_scale(&metric);
-                Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
-            });
-            let tested = judged.filter(|_| metric.test.is_some());
-            let bits = tested.and_then(|(score, items, _)| right_answers(score, items));
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
-            let sample = bits.map(Sample::of_task).or_else(|| {
-                let metrics = &self.grid.task(task?).definition().ok()?.metrics;
-                let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
-                Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
-            });
-            self.push(protocol.column(), metric, setup, value, sample.unwrap_or_default());
-        }
-    }
-
-    /// Adds the flips of user-defined tasks, that is, the fraction of answers that differ from those of the dense
-    /// model.
-    fn add_defined_flips(&mut self, columns: &[Protocol]) {
-        let result = self.result;
-        for protocol in columns {
-            let Protocol::Defined { label, metric, filter, flips: Some(entry), .. } = protocol else { continue };
-            let MetricSource::Flips(flip) = entry.source else { continue };
-            let task = self.grid.evaluate.defined().find(|task| task.to_string() == *label);
-            let Some(task) = task else { continue };
-            let flips = self.flips(task, flip, metric, filter);
-            let shown = protocol.measures();
-            let setup =
-                self.build_setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
-            let estimate = flips.as_deref().and_then(Flip::rate);
-            self.push(protocol.column(), shown, setup, estimate, flips.map(Sample::of_task).unwrap_or_default());
+            self.push(protocol.column(), metric, setup, value, sample);
         }
     }
 

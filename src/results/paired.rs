@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::metric::{self, Metric};
 
-    fn number(metric: Metric, value: f64, sample: Sample) -> ResultRow {
+    fn number(metric: &Metric, value: f64, sample: Sample) -> ResultRow {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -216,7 +216,7 @@ mod tests {
         let one = tasks(56, 5_000);
         let two = tasks(50, 5_200);
         let average =
-            |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Answers(tasks.clone()));
+            |tasks: &Vec<Vec<bool>>| number(&metric::ACCURACY.metric(), mean(tasks), Sample::Answers(tasks.clone()));
         let paired = paired_test(&average(&one), &average(&two)).unwrap();
         assert_eq!((paired.test, paired.mark()), ("permutation", "+"));
         assert_eq!(paired.difference, mean(&one) - mean(&two), "the difference that the table shows");
@@ -235,12 +235,12 @@ mod tests {
 
     #[test]
     fn paired_bootstrap_prefers_lower_perplexity() {
-        let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
+        let text = |value, shift| number(&Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
         let paired = paired_test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
         assert_eq!(paired_test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
         let sample = |count: usize, shift| {
-            number(Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
+            number(&Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
         };
         assert!(
             paired_test(&sample(19, -0.1), &sample(19, 0.0)).is_none(),

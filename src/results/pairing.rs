@@ -300,10 +300,13 @@ impl NameMap {
         }
     }
 
-    /// Renames a dotted name such as `corpora.c4`. Returns `None` if the second run uses the name for something else.
-    pub(super) fn dotted(&self, name: &str) -> Option<String> {
-        let (kind, name) = name.split_once('.')?;
-        Some(format!("{kind}.{}", self.name(name)?))
+    /// Renames dotted keys such as `corpora.c4`. Drops keys that the second run uses for something else.
+    pub(super) fn dotted_keys(&self, entries: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let renamed = entries.into_iter().filter_map(|(key, value)| {
+            let (kind, name) = key.split_once('.')?;
+            Some((format!("{kind}.{}", self.name(name)?), value))
+        });
+        renamed.collect()
     }
 
     pub(super) fn metric(&self, metric: &str) -> Option<String> {

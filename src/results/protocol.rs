@@ -145,10 +145,10 @@ impl Protocol {
                     let compared = texts.iter().filter(|text| text.damage);
                     compared.map(|text| derived(EvalTarget::Windows(text.clone()))).collect()
                 }
-                MetricSource::Task(_) if *metric == metric::TASK => {
+                MetricSource::Task => {
                     scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
-                MetricSource::Task(_) | MetricSource::Flips(_) => {
+                MetricSource::Flips(_) => {
                     scored.iter().map(|used| derived(EvalTarget::Task((*used).clone()))).collect()
                 }
                 MetricSource::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],

@@ -70,21 +70,17 @@ impl Provenance {
     /// Reads the run description in a results directory. Returns `None` if there is no record or if it was written by
     /// an older version of the program.
     pub fn read_description(folder: &Path) -> Option<RunDescription> {
-        serde_json::from_value(Self::outline(folder)?.description).ok()
+        serde_json::from_value(Self::read::<RecordOutline>(folder).ok()?.description).ok()
     }
 
     /// Returns whether a directory contains a run that is recorded in the repository.
     pub fn is_recorded(folder: &Path) -> bool {
-        Self::outline(folder).is_some_and(|record| record.recorded == true)
+        Self::read::<RecordOutline>(folder).is_ok_and(|record| record.recorded == true)
     }
 
     /// Returns the time at which the run in a directory finished, according to its record.
     pub fn finished(folder: &Path) -> Option<String> {
-        Some(Self::outline(folder)?.finished.as_str()?.to_owned())
-    }
-
-    fn outline(folder: &Path) -> Option<RecordOutline> {
-        Self::read(folder).ok()
+        Some(Self::read::<RecordOutline>(folder).ok()?.finished.as_str()?.to_owned())
     }
 
     /// Reads the record in a directory as a `T`, which may declare only some of the record's fields.
@@ -167,11 +163,9 @@ impl RunDescription {
     /// Returns whether the results of `other` may replace those of this run. Backbones present in only one run are
     /// ignored, because they may since have been added to or removed from the grid file.
     pub fn is_same(&self, other: &Self) -> bool {
-        let named = |description: &Self| {
-            (description.name.clone(), description.profile.clone(), description.by, description.overrides.clone())
-        };
-        named(self) == named(other)
-            && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
+        let Self { name, profile, by, overrides, engines, differs: _ } = self;
+        (name, profile, by, overrides) == (&other.name, &other.profile, &other.by, &other.overrides)
+            && engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
     /// Returns the parts of this run's directory name that distinguish it from those of other runs.

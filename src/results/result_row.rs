@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::number_record::Record;
-use super::settings::{OPERATOR_SEQUENCES, select_settings};
+use super::settings::{OPERATOR_SEQUENCES, SEED, select_settings};
 use super::{MeasuredProgram, Protocol, Settings};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
@@ -80,8 +80,8 @@ pub enum Sample {
     OutOfMemory,
     /// Speedup computed from noisy times.
     NoisyTimes,
-    /// Values averaged over calibration seeds. The error of the mean is their standard deviation.
-    Seeds(Vec<SeedValue>),
+    /// Rows averaged over calibration seeds. The error of the mean is their standard deviation.
+    Seeds(Vec<Arc<ResultRow>>),
 }
 
 impl Sample {
@@ -95,17 +95,6 @@ impl Sample {
     pub(super) fn from_bits(bits: &str) -> Self {
         Self::of_task(bits.chars().map(|bit| bit == '1').collect())
     }
-}
-
-/// Value of a cell for one seed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SeedValue {
-    pub seed: u64,
-    pub cell: String,
-    /// Identity of the cell; `None` if the gate skipped it.
-    pub identity: Option<Arc<Identity>>,
-    /// Value; `None` if the cell failed.
-    pub value: Option<f64>,
 }
 
 /// Inputs from which a number was computed.
@@ -200,6 +189,24 @@ impl ResultRow {
         }
     }
 
+    /// Returns the value, or `None` if it is not finite or the cell failed.
+    pub fn valid_value(&self) -> Option<f64> {
+        self.record.value.filter(|value| value.is_finite() && self.failure.is_none())
+    }
+
+    /// Returns the calibration seed of the cell, or 0 if it has none.
+    pub fn seed(&self) -> u64 {
+        self.setup.variant.get(SEED).and_then(Value::as_u64).unwrap_or_default()
+    }
+
+    /// Returns the number of seeds with a value and the number of all seeds, if this is a mean over seeds.
+    pub fn seed_counts(&self) -> Option<(usize, usize)> {
+        match &self.sample {
+            Sample::Seeds(rows) => Some((rows.iter().filter(|row| row.valid_value().is_some()).count(), rows.len())),
+            _ => None,
+        }
+    }
+
     /// Returns how the number's uncertainty was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
@@ -248,7 +255,7 @@ impl ResultRow {
     /// skipped its cell.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
-            Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.identity.as_deref()).collect::<Option<_>>()?,
+            Sample::Seeds(rows) => rows.iter().map(|row| row.setup.identity.as_deref()).collect::<Option<_>>()?,
             _ => vec![self.setup.identity.as_deref()?],
         };
         let measures: Vec<&MeasureId> = self.setup.measures.iter().map(AsRef::as_ref).collect();

@@ -171,23 +171,12 @@ impl PrintedNumber {
             None => placeholder.to_owned(),
         };
         // If some seeds failed, add the number of seeds that have a value.
-        let text = match &number.sample {
-            Sample::Seeds(seeds) if number.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) => {
-                format!("{text} (n = {})", seeds.iter().filter(|seed| seed.value.is_some()).count())
-            }
+        let text = match number.seed_counts() {
+            Some((count, all)) if count > 0 && count < all => format!("{text} (n = {count})"),
             _ => text,
         };
-        let value = number.record.value.map(|value| Metric::round_to_printed(value, decimals));
-        let value = value.filter(|value| value.is_finite() && number.failure.is_none());
+        let value = number.valid_value().map(|value| Metric::round_to_printed(value, decimals));
         Self { number: Arc::clone(number), text, value, best: false, second: false, paired: None, comparison: None }
-    }
-
-    /// Returns the number of seeds with a value if this is a mean over seeds.
-    pub fn seeds(&self) -> Option<usize> {
-        match &self.number.sample {
-            Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
-            _ => None,
-        }
     }
 
     /// Returns the mark of the paired test ([`Paired::mark`]), or an empty string without a test.

@@ -274,10 +274,13 @@ pub(super) fn append_gains(
             match &stratum.on {
                 EvalTarget::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| with_draw(drawn, None) == *task) {
-                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
-                        let answered =
-                            answered.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
-                        gains.extend(answered.right().into_iter().map(|is_correct| f64::from(u8::from(is_correct))));
+                        let scores = result.task(drawn).and_then(|task| task.sample.as_ref());
+                        let right = scores.and_then(|scores| {
+                            let main_score = scores.main_score()?;
+                            scores.right(&main_score.metric, &main_score.filter)
+                        });
+                        let right = right.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
+                        gains.extend(right.into_iter().map(|is_correct| f64::from(u8::from(is_correct))));
                     }
                 }
                 EvalTarget::Windows(text_use) => {

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::finding::CheckResult;
 use super::printed_table::{PrintedTable, file_name, nearly_equal};
+use crate::artifact::PagePart;
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::results::NOISY;
+use crate::results::{NOISY, SavedCell, SavedRow, SavedTable};
 
 /// Parses a printed number. Returns the number and its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
@@ -34,15 +33,13 @@ pub(super) fn check_page(
     latex: &Path,
     check: &mut CheckResult,
 ) -> Result<()> {
-    let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
+    let part: PagePart = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("the data of the results page is not valid JSON")
             .at(page.display().to_string())
             .found(error.to_string())
     })?;
-    let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
-    let lines = view["rows"].as_array().into_iter().flatten();
-    let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
-    check_page_cells(&rows, table, check);
+    let Some(SavedTable { rows, .. }) = part.artifact.tables.first() else { return Ok(()) };
+    check_page_cells(rows, table, check);
     let file = file_name(markdown);
     let body = read_markdown_rows(markdown)?;
     if body.len() != rows.len() {
@@ -52,29 +49,27 @@ pub(super) fn check_page(
             None,
         );
     }
-    for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
+    for (line, (texts, row)) in body.iter().zip(rows).enumerate().filter(|_| body.len() == rows.len()) {
         // Compare from the right, because labels may take fewer columns than in `page.json`. Skip the empty cells
         // between groups of columns.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
-        for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
-            let text = cell["text"].as_str().unwrap_or_default();
+        for (shown_text, cell) in filled.zip(row.cells.iter().rev()).filter(|(_, cell)| cell.key.is_some()) {
             let at = || format!("{file}, row {}", line + 1);
-            check.compare(contains_numbers(shown_text, text), at, [shown_text.trim(), text]);
+            check.compare(contains_numbers(shown_text, &cell.text), at, [shown_text.trim(), cell.text.as_str()]);
         }
     }
     if latex.is_file() {
-        check_latex(latex, &rows, check)?;
+        check_latex(latex, rows, check)?;
     }
     Ok(())
 }
 
 /// Checks the values and the printed numbers in the cells of `page.json` against the CSV table.
-fn check_page_cells(rows: &[Vec<&Value>], table: &PrintedTable, check: &mut CheckResult) {
+fn check_page_cells(rows: &[SavedRow], table: &PrintedTable, check: &mut CheckResult) {
     let columns = table.column("cell").zip(table.column("value"));
-    for (row, cells) in rows.iter().enumerate() {
-        for cell in cells {
-            let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
-            let text = cell["text"].as_str().unwrap_or_default();
+    for (row, cells) in rows.iter().map(|row| &row.cells).enumerate() {
+        for SavedCell { key, value, text, .. } in cells {
+            let (Some(key), &Some(value)) = (key, value) else { continue };
             let known = columns.is_none_or(|(key_column, value_column)| {
                 let mut lines = (0..table.rows.len()).filter(|&line| {
                     table.rows[line].get(key_column).is_some_and(|keys| keys.split("; ").any(|part| part == key))
@@ -102,16 +97,13 @@ fn row_label(row: usize, key: &str) -> String {
 
 /// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding rows or
 /// columns of `page.json`.
-fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> Result<()> {
+fn check_latex(latex: &Path, rows: &[SavedRow], check: &mut CheckResult) -> Result<()> {
     let file = file_name(latex);
     let body = read_latex_rows(latex)?;
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row: &Vec<&Value>| -> Vec<String> {
-            let cells = row.iter().filter(|cell| !cell["key"].is_null());
-            cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
-        })
-        .collect();
+    let numbers = |row: &SavedRow| -> Vec<String> {
+        row.cells.iter().filter(|cell| cell.key.is_some()).map(|cell| cell.text.clone()).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(numbers).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let as_rows = body.len() == rows.len();
     if !as_rows && (body.is_empty() || !columns.is_multiple_of(body.len())) {

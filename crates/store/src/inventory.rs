@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+use super::key::is_hex;
 use super::object::{StoredObject, damaged_error};
 use super::packed::{self, Packs};
 use super::small::ObjectLocation;
@@ -119,9 +120,8 @@ impl Store {
                 for path in self.list_paths(&group) {
                     // Skip names that this program does not write so that foreign files are never removed.
                     let hash = file_name(&path);
-                    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match is_pack_folder {
-                        _ if !is_hash => {}
+                        _ if !is_hex(&hash, 64) => {}
                         true => self.add_pack_items(&name, &path, &mut entries),
                         false if hash.starts_with(&file_name(&group)) => {
                             entries.push(self.read_folder_item(&name, path));

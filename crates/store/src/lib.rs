@@ -47,7 +47,7 @@ mod packed;
 mod packed_tests;
 mod process;
 mod records;
-mod scratch_store;
+mod scratch;
 mod shared;
 #[cfg(test)]
 #[path = "../tests/simulated/mod.rs"]
@@ -70,7 +70,6 @@ pub use meta::Meta;
 pub use object::StoredObject;
 pub use packed::PackEntry;
 pub use process::Process;
-pub use scratch_store::ScratchStore;
 pub use shared::StoreSharing;
 pub use worker::{Lease, LeaseResult};
 
@@ -88,7 +87,7 @@ use gc_roots::GcRoots;
 use ghostlab_core::error::{Error, Result};
 use index::InputHashCache;
 use packed::Packs;
-use scratch_store::Scratch;
+use scratch::Scratch;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -100,8 +99,6 @@ use worker::Worker;
 pub struct Store {
     root: PathBuf,
     schema: StoreSchema,
-    /// Root of the mirrored store, if this store is its temporary mirror ([`ScratchStore`]).
-    space_root: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     gc_roots: Arc<GcRoots>,
@@ -178,7 +175,6 @@ impl Store {
         Self {
             root: root.to_owned(),
             schema,
-            space_root: None,
             worker,
             disk,
             gc_roots,
@@ -191,11 +187,6 @@ impl Store {
             scratch: None,
             is_store: true,
         }
-    }
-
-    /// Returns the folder whose disk is checked for free space. For a temporary mirror, this is the mirrored store.
-    pub fn space_root(&self) -> &Path {
-        self.space_root.as_deref().unwrap_or(&self.root)
     }
 
     /// Turns a folder into a store with the given sharing mode. For an existing store, changes the sharing mode and the

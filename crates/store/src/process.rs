@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Disk;
+use super::key::{is_hex, is_number};
 use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 use ghostlab_core::files::sha256;
@@ -70,14 +71,8 @@ impl Process {
 
     /// Returns whether a string is a process id: the pid, `-` and 12 hexadecimal digits.
     pub(super) fn is_id(text: &str) -> bool {
-        text.split_once('-').is_some_and(|(pid, unique)| {
-            consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)
-        })
+        text.split_once('-').is_some_and(|(pid, unique)| is_number(pid) && is_hex(unique, 12))
     }
-}
-
-fn consists_of(text: &str, predicate: fn(&char) -> bool) -> bool {
-    !text.is_empty() && text.chars().all(|c| predicate(&c))
 }
 
 /// Process with a record in the store.

@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use super::Store;
 use super::damaged_entry::DamagedEntry;
 use super::journal::checksum;
+use super::key::is_hex;
 use ghostlab_core::error::{Error, Result};
 
 impl Store {
@@ -104,8 +105,7 @@ fn is_run_record_name(name: &str) -> bool {
 
 /// Returns whether a name has the form `ID.json`.
 fn is_plan_record_name(name: &str) -> bool {
-    let id = name.strip_suffix(".json").unwrap_or_default();
-    id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    name.strip_suffix(".json").is_some_and(|id| is_hex(id, 12))
 }
 
 #[cfg(test)]

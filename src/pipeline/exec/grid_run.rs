@@ -14,7 +14,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::event::{Event, Reporter, WorkItem};
-use crate::pipeline::env::models::{EngineLoader, FileEngineLoader, Models};
+use crate::pipeline::env::models::{LoadEngine, Models, load_engine};
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{
@@ -145,7 +145,7 @@ fn run_all<T>(
         machine: plan.machine(),
         plan: Outline::new(&plan, &estimate.jobs).save(store),
     });
-    let context = new_context(&plan, &state, env, &FileEngineLoader);
+    let context = new_context(&plan, &state, env, &load_engine);
     context.mark_complete(complete.into_iter());
     state.damage_errors().for_each(|error| context.report_damage(error));
     let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state));
@@ -186,14 +186,14 @@ pub(super) fn new_context<'a>(
     plan: &'a Plan<'_>,
     state: &'a StoreView,
     env: RunEnv<'a>,
-    loader: &'a dyn EngineLoader,
+    load: &'a LoadEngine<'a>,
 ) -> RunContext<'a> {
     let memory = env.settings.memory_bytes();
     let budgets = plan.backbones.iter().map(|backbone| (backbone, weights_budget(plan, backbone, state, memory)));
     let unquantized =
         budgets.clone().filter_map(|(backbone, budget)| Some((&*backbone.unquantized.as_ref()?.name, budget)));
     let budgets = unquantized.chain(budgets.map(|(backbone, budget)| (&*backbone.name, budget))).collect();
-    let models = Models::new(&plan.inputs, budgets, env.settings.device_memory, loader);
+    let models = Models::new(&plan.inputs, budgets, env.settings.device_memory, load);
     RunContext::new(plan.grid_inputs(), state, models, env)
 }
 

@@ -177,13 +177,11 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
 /// Fails with exit code 3 if disk space or inodes do not suffice.
 fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
     let needed = (estimate.incoming(), estimate.cost.inodes);
-    let free = (
-        disk::free(store.space_root()).map(|free| free.saturating_add(evicted_bytes)),
-        disk::free_inodes(store.space_root()),
-    );
+    let free =
+        (disk::free(store.root()).map(|free| free.saturating_add(evicted_bytes)), disk::free_inodes(store.root()));
     let shortage = |needed: String, found: String| {
         Err(Error::missing("not enough disk space in the store for this grid")
-            .at(store.space_root().display().to_string())
+            .at(store.root().display().to_string())
             .expected(format!("about {needed} free"))
             .found(found)
             .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))

@@ -11,6 +11,7 @@ use super::preflight::{Preflight, TargetMachine, preflight};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
+use crate::evaluate::choices::scores_of_choices;
 use crate::evaluate::damage_eval::VALUES_PER_WINDOW;
 use crate::grid::Grid;
 use crate::model::Program;
@@ -18,7 +19,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::FileEngineLoader;
+use crate::pipeline::env::models::load_engine;
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan};
@@ -26,10 +27,9 @@ use crate::pipeline::stage::boundary_result::BoundaryResult;
 use crate::pipeline::stage::chunks::{ChunkRun, ScoredVariant};
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::read_results;
-use crate::pipeline::stage::scores::evaluate_answers;
 use crate::pipeline::stage::selection;
 use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::tasks::{AccuracyKind, DocumentResult, ScoredTask, Solutions};
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{MetricItems, metric_items};
@@ -125,7 +125,7 @@ pub fn estimate_sample_cost(
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &FileEngineLoader);
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
@@ -163,7 +163,7 @@ pub fn score_sample(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &FileEngineLoader);
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
@@ -319,7 +319,7 @@ impl SampledValues {
     /// Returns the drawn documents of a built-in task, and the total number of documents.
     fn sampled_documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let values_per_choice = self.values.len() / solutions.requests().max(1);
-        let answers = evaluate_answers(&self.values, solutions)?;
+        let answers = ScoredTask::new(solutions, scores_of_choices(&self.values))?;
         let mut at = 0;
         let mut drawn = Vec::new();
         let mut count = 0;
@@ -331,7 +331,7 @@ impl SampledValues {
             at = end;
             count += 1;
         }
-        Ok((SampledItems::Documents(drawn, answers.result.task.paper_metric), count))
+        Ok((SampledItems::Documents(drawn, solutions.task.paper_metric), count))
     }
 
     /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.

@@ -1,7 +1,7 @@
 //! Identities of the cells and evaluations of a backbone. They depend on the engine, the settings and the hashes of
 //! input files, but not on the names in the grid.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -11,14 +11,12 @@ use crate::error::Result;
 use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, sha256};
-use crate::grid::{
-    CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, RoundedWeights, TaskSettings,
-};
+use crate::grid::{CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, TaskSettings};
 use crate::latency::Rounds;
-use crate::model::EngineChoice;
+use crate::pipeline::env::backbone::BackbonePlan;
 use crate::pipeline::env::inputs::Inputs;
 use crate::pipeline::identity::{
-    CalibrationId, Canonical, ChatId, CutId, Identity, MeasureId, ModelId, RepairId, ShardsId, ShotsId, TextId,
+    CalibrationId, Canonical, ChatId, CutId, MeasureId, RepairId, ShardsId, ShotsId, TextId,
 };
 use crate::pipeline::stage::tokens;
 use crate::recovery::{self, Recovery};
@@ -28,34 +26,14 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
-/// Builder for the identities that belong to one backbone.
+/// Builder for the identities of a backbone's calibrations and evaluations.
 pub(super) struct BackboneContents<'a> {
-    grid: &'a Grid,
-    inputs: &'a Inputs,
-    folder: PathBuf,
-    pub(super) dense: Identity,
-    /// Type to which the weights are rounded when activations are collected.
-    calibrated_weights: Option<String>,
-    batch_tokens: usize,
+    pub(super) grid: &'a Grid,
+    pub(super) inputs: &'a Inputs,
+    pub(super) plan: &'a BackbonePlan,
 }
 
-impl<'a> BackboneContents<'a> {
-    pub(super) fn new(
-        grid: &'a Grid,
-        inputs: &'a Inputs,
-        folder: &Path,
-        weights: Option<&RoundedWeights>,
-        engine: EngineChoice,
-        batch_tokens: usize,
-    ) -> Result<Self> {
-        let rounded = weights.map(|weights| weights.to.name().to_owned());
-        let calibrated_on_rounded = weights.is_some_and(|weights| weights.calibrated == CalibratedOn::Rounded);
-        let model = ModelId { weights: rounded.clone(), ..inputs.model_id(folder)? };
-        let dense = Identity::dense(model, engine.id().into());
-        let calibrated_weights = rounded.filter(|_| calibrated_on_rounded);
-        Ok(Self { grid, inputs, folder: folder.to_owned(), dense, calibrated_weights, batch_tokens })
-    }
-
+impl BackboneContents<'_> {
     fn file_hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
         files.iter().map(|file| self.inputs.file_hash(file).map(str::to_owned)).collect()
     }
@@ -84,8 +62,10 @@ impl<'a> BackboneContents<'a> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text_id(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-        let tokens = tokens::windows_key(corpus, &text, &self.dense.model.tokenizer, &windows);
-        let weights = self.calibrated_weights.clone();
+        let tokens = tokens::windows_key(corpus, &text, &self.plan.dense.model.tokenizer, &windows);
+        let rounded = self.grid.backbones[&self.plan.name].weights.as_ref();
+        let rounded = rounded.filter(|weights| weights.calibrated == CalibratedOn::Rounded);
+        let weights = rounded.map(|weights| weights.to.name().to_owned());
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
@@ -95,13 +75,13 @@ impl<'a> BackboneContents<'a> {
         let text = self.text_id(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
-        let tokens = tokens::windows_key(corpus, &text, &self.dense.model.tokenizer, &windows);
-        Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
+        let tokens = tokens::windows_key(corpus, &text, &self.plan.dense.model.tokenizer, &windows);
+        Ok((MeasureId::Windows { text, length, limit, draw, batch: self.plan.batch_tokens }, tokens))
     }
 
     /// Returns the token used in place of an empty context.
     fn read_prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
-        let tokenizer = parts::tokenizer_path(&self.folder);
+        let tokenizer = parts::tokenizer_path(&self.plan.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 
@@ -109,10 +89,10 @@ impl<'a> BackboneContents<'a> {
     /// unusual. Returns `None` for a GGUF file.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
-        if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
+        if evaluate.tasks.is_empty() || is_gguf(&self.plan.folder) {
             return Ok(None);
         }
-        let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
+        let [config, tokenizer_config] = self.inputs.read_configs(&self.plan.folder)?;
         Ok(self.read_prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
@@ -128,13 +108,13 @@ impl<'a> BackboneContents<'a> {
         let formats = file_formats(documents)?;
         let limit = self.inputs.effective_limit(task)?;
         let bos = how.bos.to_string();
-        let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
+        let [config, tokenizer_config] = self.inputs.read_configs(&self.plan.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         let prefix = self.read_prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
         if let Some(builtin) = data.builtin() {
             let requests = json!({
                 "task": builtin.name, "task_version": builtin.version, "rows": rows, "formats": formats, "limit": limit,
-                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.dense.model.tokenizer,
+                "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.plan.dense.model.tokenizer,
             });
             let measure = MeasureId::Task {
                 task: builtin.name.to_owned(),
@@ -146,12 +126,12 @@ impl<'a> BackboneContents<'a> {
                 bos,
                 max_length,
                 prefix: prefix.as_ref().map(Canonical::from_value),
-                batch: self.batch_tokens,
+                batch: self.plan.batch_tokens,
             };
             return Ok((measure, tokens::requests_key(&task.name, requests)));
         }
         let generation = match definition.output {
-            Output::Generate => self.inputs.read_generation_config(&self.folder, &config)?.changes(),
+            Output::Generate => self.inputs.read_generation_config(&self.plan.folder, &config)?.changes(),
             _ => None,
         };
         let measure = MeasureId::Defined {
@@ -166,12 +146,12 @@ impl<'a> BackboneContents<'a> {
             max_length,
             prefix: prefix.as_ref().map(Canonical::from_value),
             generation: generation.as_ref().map(Canonical::from_value),
-            batch: self.batch_tokens,
+            batch: self.plan.batch_tokens,
         };
         let mut requests = json!(measure)["defined"].take();
         // The requests do not depend on the batch size, which affects only the last digits of scores.
         requests.as_object_mut().and_then(|fields| fields.remove("batch"));
-        requests["tokenizer"] = json!(self.dense.model.tokenizer);
+        requests["tokenizer"] = json!(self.plan.dense.model.tokenizer);
         if definition.output == Output::Generate {
             requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
@@ -188,7 +168,7 @@ impl<'a> BackboneContents<'a> {
 
     fn chat_id(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
         let Some(multiturn) = how.chat else { return Ok(None) };
-        let template = sha256::of_bytes(self.inputs.read_chat_template(&self.folder)?.content());
+        let template = sha256::of_bytes(self.inputs.read_chat_template(&self.plan.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))
     }
 }

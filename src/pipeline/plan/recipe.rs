@@ -11,9 +11,7 @@ use crate::files::{parts, sha256};
 use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
 use crate::machine;
 use crate::model::{Config, EngineRequest, describe_quantization};
-use crate::pipeline::env::backbone::{
-    BackboneKeyParts, BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant,
-};
+use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant};
 use crate::pipeline::env::inputs::{GridInputs, Inputs};
 use crate::pipeline::identity::{CutId, Identity, MeasureId, ModelId, RepairId, timing_cohort};
 use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
@@ -118,11 +116,8 @@ fn plan_calibrations(
 }
 
 /// Plans the evaluations of a backbone: texts first, then tasks.
-fn plan_evaluations(
-    grid: &Grid,
-    contents: &BackboneContents<'_>,
-    key_parts: BackboneKeyParts<'_>,
-) -> Result<Vec<Evaluation>> {
+fn plan_evaluations(contents: &BackboneContents<'_>) -> Result<Vec<Evaluation>> {
+    let grid = contents.grid;
     let texts = grid.evaluate.perplexity.iter().cloned().map(EvalTarget::Windows);
     let tasks = grid.evaluate.tasks.iter().cloned().map(EvalTarget::Task);
     texts
@@ -132,7 +127,7 @@ fn plan_evaluations(
                 EvalTarget::Windows(text) => contents.windows_id(text)?,
                 EvalTarget::Task(task) => contents.task_id(task)?,
             };
-            let journal = scores::journal_name(key_parts, &tokens, target.extent());
+            let journal = scores::journal_name(contents.plan.key_parts(), &tokens, target.extent());
             let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).is_generative());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
@@ -156,28 +151,32 @@ impl BackbonePlan {
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
         let engine = engine.choose(&folder)?;
-        let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
-        let contents = BackboneContents::new(grid, inputs, &folder, weights, engine, batch_tokens)?;
-        config.notes.extend(contents.prefix_note()?);
-        let cells: Vec<(usize, &Cell)> =
-            grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
-        reject_cuts_of_export(&config, &cells)?;
-        let (calibrations, indices) = plan_calibrations(&contents, &cells)?;
-        let mut known = PlannedParts { calibrations: indices, cuts: BTreeMap::new() };
+        let rounded = weights.map(|weights| weights.to.name().to_owned());
+        let model = ModelId { weights: rounded, ..inputs.model_id(&folder)? };
         let mut plan = Self {
             name: name.to_string(),
             folder,
             config,
-            dense: contents.dense.clone(),
+            dense: Identity::dense(model, engine.id().into()),
             unquantized: None,
             engine,
-            batch_tokens,
-            calibrations,
+            batch_tokens: batch_tokens.unwrap_or_else(|| engine.batch_tokens()),
+            calibrations: Vec::new(),
             evaluations: Vec::new(),
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
-        plan.evaluations = plan_evaluations(grid, &contents, plan.key_parts())?;
+        let cells: Vec<(usize, &Cell)> =
+            grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
+        let contents = BackboneContents { grid, inputs, plan: &plan };
+        let prefix_note = contents.prefix_note()?;
+        reject_cuts_of_export(&plan.config, &cells)?;
+        let (calibrations, indices) = plan_calibrations(&contents, &cells)?;
+        let mut known = PlannedParts { calibrations: indices, cuts: BTreeMap::new() };
+        let evaluations = plan_evaluations(&contents)?;
+        plan.config.notes.extend(prefix_note);
+        plan.calibrations = calibrations;
+        plan.evaluations = evaluations;
         if let Some(stored_weights) = weights.filter(|weight| weight.calibrated == CalibratedOn::Full) {
             plan.unquantized = Some(Box::new(plan.build_unquantized(&stored_weights.backbone)));
         }

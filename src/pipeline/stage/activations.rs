@@ -316,7 +316,7 @@ fn commit_rows(
     let committed: Vec<Result<_>> = drafts
         .into_par_iter()
         .map(|(site, key, (draft, payload))| {
-            payload.close().map_err(|error| write_error(site, &error))?;
+            payload.into_inner().map_err(|error| write_error(site, error.error()))?;
             Ok((site, store.commit(draft, &key, seconds)?))
         })
         .collect();

@@ -15,6 +15,7 @@ pub mod operator;
 pub mod scores;
 pub(crate) mod scoring;
 pub mod selection;
+pub mod task_scores;
 pub mod teacher;
 #[cfg(test)]
 pub mod template;

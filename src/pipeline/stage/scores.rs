@@ -8,18 +8,15 @@ use serde_json::{Value, json};
 use super::{BackboneKeyParts, Cost, Family, InputNames, Member, Stage};
 use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
-use crate::evaluate::choices;
 use crate::evaluate::damage_eval::{Damages, VALUES_PER_WINDOW};
 use crate::evaluate::perplexity::Losses;
 use crate::files::sha256;
 use crate::grid::Perplexity;
-use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::pipeline::env::backbone::ScoredExtent;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
-use crate::tasks::{ScoredTask, Solutions};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
@@ -226,14 +223,4 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
 /// Encodes values as a payload that [`read`] can decode.
 pub(super) fn encode_values(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
-}
-
-/// Returns the factor by which values of a metric are multiplied for display. Proportions are shown in percent.
-pub(crate) fn display_scale(metric: &Metric) -> f64 {
-    if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
-}
-
-/// Evaluates the answers to a task, based on the scores of its choices.
-pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<ScoredTask> {
-    ScoredTask::new(solutions, choices::scores_of_choices(values))
 }

@@ -249,7 +249,7 @@ impl CalibrationJob<'_> {
         calibrate::run(&*self.engine, &mut pieces, batch, &request, |tokens| self.run.advance(id, tokens))
             .map_err(|error| error.at(self.label.clone()))?;
         let TeacherSpool { payload, ends, .. } = spool;
-        payload.close().map_err(|error| write_error(&error))?;
+        payload.into_inner().map_err(|error| write_error(error.error()))?;
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
         for rows in ends.chunks(MAX_LOGIT_ROWS * self.shape.channels) {

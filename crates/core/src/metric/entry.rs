@@ -10,7 +10,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Flip, Measure, TaskResult};
+use crate::tasks::{Flip, Measure};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +122,12 @@ pub enum MetricSource {
     Damage(Damage, WindowPart),
     /// Aggregate over all texts in a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
-    Task(fn(&TaskResult) -> Option<Measure>),
+    /// Main accuracy of a built-in task.
+    Task,
     /// Comparison of a pruned model's answers with those of the dense model on a task.
     Flips(Flip),
-    Tasks(fn(&[&TaskResult]) -> Option<Measure>),
+    /// Aggregate over the main accuracies of the built-in tasks in a grid, which are fractions.
+    Tasks(fn(&[Measure]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),

@@ -26,7 +26,6 @@ mod paced_engine;
 mod simulated;
 mod simulated_machine;
 use grid_files::GridDimensions;
-use paced_engine::PacedEngineLoader;
 use simulated::network::{Client, Network, Server};
 use simulated::played_time::Time;
 use simulated_machine::{FailureRates, Pace, RandomDraws, Totals, WorkerProcess};
@@ -196,8 +195,8 @@ impl SimulatedGrid {
         let settings = settings();
         let worker_limits = Some(WorkerLimits::default());
         let env = RunEnv { store, settings, reporter: &recorder, stop, worker_limits };
-        let loader = PacedEngineLoader(Arc::clone(pace));
-        execute(plan, &new_context(plan, &state, env, &loader), &state)
+        let load = |backbone: &BackbonePlan, _: u64, _: Option<u64>| Ok(paced_engine::load(backbone, pace));
+        execute(plan, &new_context(plan, &state, env, &load), &state)
     }
 }
 
