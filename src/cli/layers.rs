@@ -26,6 +26,7 @@ use crate::pipeline::exec;
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{CandidateScores, Plan, trial_scores};
 use crate::quantity::MAX;
+use crate::recovery;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -154,7 +155,7 @@ impl Arguments {
         let first = rows.next().unwrap_or_default();
         let settings = json!({
             "name": FILE, "backbone": [grid.backbone], "criterion": first["criterion"], "depth": first["depth"],
-            "recovery": "none", "include": rows.collect::<Vec<Value>>(),
+            "recovery": recovery::NONE, "include": rows.collect::<Vec<Value>>(),
             "calibration": {"corpus": text["corpus"], "sequences": self.sequences, "length": self.length},
             "evaluate": {"perplexity": [text]},
         });

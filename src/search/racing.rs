@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, Method, Search};
 use crate::model::Program;
 use crate::pipeline::exec::Event;
+use crate::recovery;
 use crate::results::distinct;
 use crate::significance::stratified::StratifiedMean;
 
@@ -294,7 +295,7 @@ fn find_runner_up(racers: &[Racer], winner: usize) -> Option<usize> {
 /// Returns the cell that removes the winner's layers without recovery. If the grid contains this cell, returns it with
 /// its name in the grid.
 fn build_plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
-    let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
+    let plain = Cell { recovery: Some(Method::new(recovery::NONE, &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
     Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
 }

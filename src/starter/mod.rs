@@ -271,7 +271,7 @@ fn describe_methods(methods: &[MethodDescription]) -> Vec<String> {
         .iter()
         .map(|MethodDescription { name, label, options, .. }| {
             let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
-            let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != "finetune").collect();
+            let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != recovery::FINETUNE).collect();
             let label = if *label == name { String::new() } else { format!(": {label}") };
             match keys.as_slice() {
                 [] => format!("{name}{label}"),

@@ -25,10 +25,9 @@ pub struct OutputFolder {
 #[derive(Debug)]
 pub struct Draft {
     folder: PathBuf,
+    /// Path of the output folder with links resolved.
     target: PathBuf,
-    display_path: PathBuf,
-    kind: &'static str,
-    hash_cache: Arc<HashCache>,
+    output: OutputFolder,
     /// Whether the draft has been published. Dropping must then keep `folder`, which may contain the user's files.
     is_published: bool,
 }
@@ -72,7 +71,7 @@ impl OutputFolder {
                 .found("a path that is not a folder")
                 .hint("move or rename the file, or choose another folder"));
         }
-        check_conflicts(&self.path, &self.path, self.kind, names, &self.hash_cache)
+        self.check_conflicts(&self.path, names)
     }
 
     /// Creates a draft next to the output folder.
@@ -90,14 +89,7 @@ impl OutputFolder {
         let id = format!("{}.{}", Owner::current().tag(), COUNT.fetch_add(1, Relaxed));
         let folder = swap::sibling_path(&target, &id, swap::DRAFT_SUFFIX);
         fs::create_dir(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
-        let draft = Draft {
-            folder,
-            target,
-            display_path: self.path.clone(),
-            kind: self.kind,
-            hash_cache: Arc::clone(&self.hash_cache),
-            is_published: false,
-        };
+        let draft = Draft { folder, target, output: self.clone(), is_published: false };
         let marker = draft.folder.join(swap::DRAFT_MARKER);
         fs::write(&marker, "").map_err(|error| Error::io("write", &marker, &error))?;
         Ok(draft)
@@ -109,7 +101,7 @@ impl OutputFolder {
     /// Fails in the same cases as [`Self::check`], or if a file cannot be written.
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
-        check_conflicts(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;
+        self.check_conflicts(&self.path, &names)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::folder_io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
         // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
@@ -122,6 +114,47 @@ impl OutputFolder {
         staged.into_iter().try_for_each(StagedFile::publish)?;
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.replace_hashes(name, hash));
         manifest.write(&self.path)
+    }
+
+    /// Rejects names that belong to files in `folder` that this program did not write. Messages show the path of the
+    /// output folder, which may be a link to `folder`.
+    fn check_conflicts(&self, folder: &Path, names: &[String]) -> Result<()> {
+        let manifest = Manifest::read(folder);
+        if let Some(other) = manifest.kind().filter(|other| *other != self.kind) {
+            return Err(Error::bad_input("the folder contains another kind of output")
+                .at(self.path.display())
+                .expected(format!("an empty folder, or one that contains {}", self.kind))
+                .found(format!("a folder that contains {other}"))
+                .hint("choose another folder"));
+        }
+        let mut conflicts: Vec<(String, FileState)> = Vec::new();
+        for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
+            // The path of a parent folder of the new file may be that of an existing file.
+            let parents = name.match_indices('/').map(|(end, _)| &name[..end]);
+            let blocked_parent = parents.map(|parent| (parent, manifest.file_state(folder, parent, &self.hash_cache)));
+            let blocked_parent =
+                blocked_parent.filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Folder));
+            let state = manifest.file_state(folder, name, &self.hash_cache);
+            let state = Some((name, state)).filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Ours));
+            let found = blocked_parent.chain(state).next().map(|(name, found)| (name.to_owned(), found));
+            conflicts.extend(found.filter(|found| !conflicts.contains(found)));
+        }
+        let [(first, found), rest @ ..] = conflicts.as_slice() else { return Ok(()) };
+        let location = self.path.join(first).display().to_string();
+        let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
+        let hint = match manifest.kind().is_some() {
+            true => "move or rename the file; only unchanged files are replaced".to_owned(),
+            false => format!(
+                "move the file, or choose another folder; if the folder is from an earlier version and has no list of \
+                 written files ({}), move the whole folder",
+                Manifest::FILE
+            ),
+        };
+        Err(Error::bad_input("an output file would replace an existing file")
+            .at(if rest.is_empty() { location } else { format!("{location}, and {}", rest.join(", ")) })
+            .expected("no file, or the unchanged file that ghostlab wrote")
+            .found(found.description())
+            .hint(hint))
     }
 }
 
@@ -142,7 +175,7 @@ impl Draft {
 
     /// Returns the final path of a file in the draft.
     pub fn published(&self, file: &Path) -> PathBuf {
-        file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.display_path.join(name))
+        file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.output.path.join(name))
     }
 
     /// Moves the finished draft into place. Unchanged files from the previous output are removed. All other files are
@@ -154,9 +187,9 @@ impl Draft {
     pub fn publish(mut self) -> Result<()> {
         let mut names = Vec::new();
         list_files(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
-        Manifest::new(&self.folder, &names, self.kind)?.write(&self.folder)?;
+        Manifest::new(&self.folder, &names, self.output.kind)?.write(&self.folder)?;
         names.push(Manifest::FILE.to_owned());
-        check_conflicts(&self.target, &self.display_path, self.kind, &names, &self.hash_cache)?;
+        self.output.check_conflicts(&self.target, &names)?;
         let marker = self.folder.join(swap::DRAFT_MARKER);
         if !self.target.exists() {
             fs::remove_file(&marker).map_err(|error| self.replace_error(&error))?;
@@ -167,7 +200,7 @@ impl Draft {
         if let Ok(old) = fs::metadata(&self.target) {
             fs::set_permissions(&self.folder, old.permissions()).ok();
         }
-        swap::link_user_files(&self.target, &self.folder, &self.hash_cache);
+        swap::link_user_files(&self.target, &self.folder, &self.output.hash_cache);
         fs::remove_file(&marker).map_err(|error| self.replace_error(&error))?;
         let old = if try_exchange(&self.folder, &self.target) {
             self.folder.clone()
@@ -182,12 +215,12 @@ impl Draft {
             aside
         };
         self.is_published = true;
-        swap::remove_replaced(&old, &self.target, &self.hash_cache);
+        swap::remove_replaced(&old, &self.target, &self.output.hash_cache);
         Ok(())
     }
 
     fn replace_error(&self, error: &std::io::Error) -> Error {
-        Error::folder_io("replace", &self.display_path, error)
+        Error::folder_io("replace", &self.output.path, error)
     }
 }
 
@@ -197,53 +230,6 @@ impl Drop for Draft {
             fs::remove_dir_all(&self.folder).ok();
         }
     }
-}
-
-/// Rejects names that belong to files that this program did not write. Messages show `display_path` as the path of the
-/// folder.
-fn check_conflicts(
-    folder: &Path,
-    display_path: &Path,
-    kind: &str,
-    names: &[String],
-    hash_cache: &HashCache,
-) -> Result<()> {
-    let manifest = Manifest::read(folder);
-    if let Some(other) = manifest.kind().filter(|other| *other != kind) {
-        return Err(Error::bad_input("the folder contains another kind of output")
-            .at(display_path.display())
-            .expected(format!("an empty folder, or one that contains {kind}"))
-            .found(format!("a folder that contains {other}"))
-            .hint("choose another folder"));
-    }
-    let mut conflicts: Vec<(String, FileState)> = Vec::new();
-    for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // The path of a parent folder of the new file may be that of an existing file.
-        let parents = name.match_indices('/').map(|(end, _)| &name[..end]);
-        let blocked_parent = parents.map(|parent| (parent, manifest.file_state(folder, parent, hash_cache)));
-        let blocked_parent =
-            blocked_parent.filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Folder));
-        let state = manifest.file_state(folder, name, hash_cache);
-        let state = Some((name, state)).filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Ours));
-        let found = blocked_parent.chain(state).next().map(|(name, found)| (name.to_owned(), found));
-        conflicts.extend(found.filter(|found| !conflicts.contains(found)));
-    }
-    let [(first, found), rest @ ..] = conflicts.as_slice() else { return Ok(()) };
-    let location = display_path.join(first).display().to_string();
-    let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
-    let hint = match manifest.kind().is_some() {
-        true => "move or rename the file; only unchanged files are replaced".to_owned(),
-        false => format!(
-            "move the file, or choose another folder; if the folder is from an earlier version and has no list of \
-             written files ({}), move the whole folder",
-            Manifest::FILE
-        ),
-    };
-    Err(Error::bad_input("an output file would replace an existing file")
-        .at(if rest.is_empty() { location } else { format!("{location}, and {}", rest.join(", ")) })
-        .expected("no file, or the unchanged file that ghostlab wrote")
-        .found(found.description())
-        .hint(hint))
 }
 
 /// Lists the relative names of all files below a folder in sorted order. Skips the draft marker and the manifest.
