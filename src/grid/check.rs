@@ -304,13 +304,10 @@ fn read_texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> R
 
 /// Reads the names of additional metrics. Rejects unknown names and duplicates.
 fn read_metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<String>> {
-    let names: Vec<String> = entries.iter().cloned().collect();
-    if entries.explicit_values().is_some() {
-        validate::read_values(at, &names)?;
-    }
+    entries.read_with(|names| validate::read_values(at, names))?;
     let known: Vec<&str> = metric::names_of_opt_in_metrics().collect();
-    match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
-        None => Ok(names),
+    match entries.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
+        None => Ok(entries.to_vec()),
         Some((i, name)) => Err(at.item(i).error(format!("unknown metric `{name}`")).none_of(name, known)),
     }
 }

@@ -208,13 +208,10 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreView) -> Resu
     // Jobs that must run alone come last, one at a time.
     for alone in [false, true] {
         let tasks = incomplete_tasks(plan, job_context, state, alone);
-        if let (Some(_), Some((_, Order::Alone(reason)))) =
-            (context.worker_limits, tasks.first().map(|(task, order)| (task, *order)))
-        {
+        if let (Some(_), Some(Order::Alone(reason))) = (context.worker_limits, tasks.first().map(|task| task.order)) {
             context.note(reason.to_owned());
             break;
         }
-        let tasks: Vec<ScheduledTask<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
         let limits = Limits { tasks: if alone { 1 } else { context.settings.jobs }, memory };
         schedule::run(&tasks, &sizes, limits, &hooks)?;
     }
@@ -227,8 +224,8 @@ fn incomplete_tasks<'a>(
     job_context: JobContext<'a>,
     state: &'a StoreView,
     alone: bool,
-) -> Vec<(ScheduledTask<'a>, Order)> {
-    let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
+) -> Vec<ScheduledTask<'a>> {
+    let mut tasks: Vec<ScheduledTask<'_>> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
         let batch = batch_bytes(plan, backbone, state, job_context.run.settings.memory_bytes());
         let mut first_tasks = Vec::new();
@@ -241,26 +238,15 @@ fn incomplete_tasks<'a>(
             if alone {
                 missing = backbone.variants.iter().collect();
             }
-            let dependencies = if job.group.order == Order::First { Vec::new() } else { first_tasks.clone() };
-            if job.group.order == Order::First {
+            let order = job.group.order;
+            let dependencies = if order == Order::First { Vec::new() } else { first_tasks.clone() };
+            if order == Order::First {
                 first_tasks.push(tasks.len());
             }
             let resume_state = Mutex::new(None);
             let lease_name = job.lease_name(backbone);
-            let is_exclusive = job.group.order == Order::First;
-            tasks.push((
-                ScheduledTask {
-                    dependencies,
-                    model,
-                    bytes,
-                    lease_name,
-                    is_exclusive,
-                    run: Box::new(move || {
-                        attempt(plan, &job_context, backbone, job, &missing, &mut lock(&resume_state))
-                    }),
-                },
-                job.group.order,
-            ));
+            let run = Box::new(move || attempt(plan, &job_context, backbone, job, &missing, &mut lock(&resume_state)));
+            tasks.push(ScheduledTask { dependencies, model, bytes, lease_name, order, run });
         }
     }
     tasks

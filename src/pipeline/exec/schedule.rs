@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
 use crate::pipeline::env::coordination::{JobStatus, catch_panic, lock};
+use crate::pipeline::stage::Order;
 
 pub(super) struct ScheduledTask<'a> {
     /// Indices of the tasks that must be finished before this one starts.
@@ -15,8 +16,9 @@ pub(super) struct ScheduledTask<'a> {
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
-    /// Whether the task has a single lease, so that it cannot be divided among processes.
-    pub(super) is_exclusive: bool,
+    /// Order of the task's group. A task with order `First` has a single lease, so that it cannot be divided among
+    /// processes.
+    pub(super) order: Order,
     pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
 }
 
@@ -205,7 +207,7 @@ mod tests {
             model,
             bytes: 10,
             lease_name: String::new(),
-            is_exclusive: false,
+            order: Order::Then,
             run: Box::new(run),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::schedule::ScheduledTask;
 use crate::pipeline::env::coordination::lock;
 use crate::pipeline::plan::Plan;
+use crate::pipeline::stage::Order;
 use ghostlab_store::{Lease, LeaseResult, Store};
 
 /// State that a worker keeps to share the work with other workers.
@@ -61,8 +62,8 @@ impl SeenLeases {
     /// Time after which a job is retried even if its leases are unchanged, because their owners may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// Returns whether to skip a task because other workers hold its leases. An exclusive task is skipped as soon as it
-    /// is leased. Any other task is skipped only while its leases are unchanged.
+    /// Returns whether to skip a task because other workers hold its leases. A task with a single lease is skipped as
+    /// soon as it is leased. Any other task is skipped only while its leases are unchanged.
     pub(super) fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>, store: &Store) -> bool {
         let leases = store
             .with_leases(|leases: &BTreeSet<String>| -> Vec<String> {
@@ -81,7 +82,7 @@ impl SeenLeases {
         }
         let is_skipped = match jobs.get(&task.lease_name) {
             Some((seen, since)) if *seen == leases && now.saturating_sub(*since) < Self::PROBE_INTERVAL => return true,
-            seen => seen.is_none() && task.is_exclusive,
+            seen => seen.is_none() && task.order == Order::First,
         };
         jobs.insert(task.lease_name.clone(), (leases, now));
         is_skipped
@@ -98,8 +99,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), crate::pipeline::stage::STORE_WORDS).unwrap();
         let seen_leases = SeenLeases::default();
-        let calibration = job("calibrate", true);
-        let text = job("text", false);
+        let calibration = job("calibrate", Order::First);
+        let text = job("text", Order::Then);
         let is_leased_elsewhere = |task: &ScheduledTask<'_>| {
             std::thread::sleep(Duration::from_millis(250));
             seen_leases.is_leased_elsewhere(task, &store)
@@ -119,13 +120,13 @@ mod tests {
         assert!(!is_leased_elsewhere(&calibration));
     }
 
-    fn job(lease_name: &str, is_exclusive: bool) -> ScheduledTask<'_> {
+    fn job(lease_name: &str, order: Order) -> ScheduledTask<'_> {
         ScheduledTask {
             dependencies: Vec::new(),
             model: 0,
             bytes: 0,
             lease_name: lease_name.to_owned(),
-            is_exclusive,
+            order,
             run: Box::new(|| Ok(JobStatus::Done)),
         }
     }

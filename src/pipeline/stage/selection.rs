@@ -13,6 +13,7 @@ use super::{BackboneKeyParts, InputNames, Stage, from_json, operator, scores, to
 use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
+use crate::grid::Method;
 use crate::iterative::ShrinkingModel;
 use crate::model::{Cut, Load, Sublayer};
 use crate::pipeline::env::backbone::Variant;
@@ -167,10 +168,8 @@ pub(super) struct Selections<'a> {
 
 struct SelectionSlot<'a> {
     key: Arc<Key>,
-    /// Criterion, as written in the grid.
-    label: String,
+    method: &'a Method<dyn Criterion>,
     cut: PruneSpec<'a>,
-    criterion: Arc<dyn Criterion>,
     state: SelectionState,
 }
 
@@ -242,13 +241,13 @@ impl<'a> Selections<'a> {
             let stored = job.run.get(key).and_then(|artifact| self::read(&artifact).ok());
             let mut slot = SelectionSlot {
                 key: Arc::clone(key),
-                label: method.to_string(),
+                method,
                 cut: job.backbone.prune_spec(cell.depth),
-                criterion: Arc::clone(&method.rule),
                 state: stored.map_or(SelectionState::Waiting, SelectionState::Done),
             };
-            let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
-            if slot.is_waiting() && slot.criterion.is_iterative() {
+            let criterion = &*method.rule;
+            let needs_pass = !criterion.pairs(&slot.cut).is_empty() || !criterion.sites(&slot.cut).is_empty();
+            if slot.is_waiting() && criterion.is_iterative() {
                 slot.select_one_by_one(variant, job, started)?;
             } else if slot.is_waiting() && !needs_pass {
                 slot.select(&Similarities::default(), None, trials, job, started)?;
@@ -262,14 +261,14 @@ impl<'a> Selections<'a> {
     /// whose selection failed, or whose layers are removed one by one, need no inputs.
     fn needed_inputs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
-            let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
+            let slot = self.slot(variant).filter(|slot| !slot.method.rule.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
             let removed = match &slot.state {
                 SelectionState::Done(selection) => Some(selection.removed.clone()),
                 SelectionState::Failed(_) => return None,
                 SelectionState::Waiting => None,
             };
-            let criterion = &*slot.criterion;
+            let criterion = &*slot.method.rule;
             let recovery = &*recovery.as_ref()?.rule;
             Some(WantedRepair { criterion, recovery, cut: slot.cut, removed })
         }))
@@ -309,14 +308,16 @@ impl SelectionSlot<'_> {
     ) -> Result<()> {
         // A criterion may use trials only if it declares them. Otherwise, the key of the selection would not refer to
         // them.
-        let declares_trials = !self.criterion.trials(&self.cut).is_empty();
+        let criterion = &*self.method.rule;
+        let label = self.method.to_string();
+        let declares_trials = !criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, measured: &[Trial]| match declares_trials {
-            true => trials.measure(&self.label, metric, measured),
-            false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
+            true => trials.measure(&label, metric, measured),
+            false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&label)),
         };
         let norms = |(layer, sublayer): (usize, Sublayer)| job.engine.input_norm(layer, sublayer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
-        let selected = self.criterion.select(&self.cut, &mut stats);
+        let selected = criterion.select(&self.cut, &mut stats);
         self.record_result(selected, job, started)
     }
 
@@ -331,8 +332,9 @@ impl SelectionSlot<'_> {
         let done = earlier.scores.len();
         let passes = depth - done + if recovery.is_repairing() { depth - 1 } else { 0 };
         let load = Load::windows(job.shape.sequences * job.shape.length, job.shape.length);
-        let trials = self.criterion.remaining_trials(&self.cut, done);
-        let trial_cost = scores::trial_cost(&job.backbone.config, self.criterion.trial_metric(), [&trials, &[]], &load);
+        let criterion = &*self.method.rule;
+        let trials = criterion.remaining_trials(&self.cut, done);
+        let trial_cost = scores::trial_cost(&job.backbone.config, criterion.trial_metric(), [&trials, &[]], &load);
         let progress = operator::begin_passes(job, &label, passes, trial_cost.shared);
         let batch = job.backbone.batch_tokens;
         let limit = activation_limit(job.run.settings.memory_bytes());
@@ -343,7 +345,7 @@ impl SelectionSlot<'_> {
             None => Ok(()),
         };
         let mut advance = |tokens| job.run.advance(progress, tokens);
-        let selected = model.resume(&*self.criterion, &self.cut, &earlier, &mut store_step, &mut advance);
+        let selected = model.resume(criterion, &self.cut, &earlier, &mut store_step, &mut advance);
         job.run.finish(progress);
         self.record_result(selected, job, started)
     }
@@ -366,7 +368,7 @@ impl SelectionSlot<'_> {
         let seconds = started.elapsed().as_secs_f64();
         job.check_unchanged()?;
         let channels = job.backbone.config.hidden;
-        let notes = criterion::degenerate(&*self.criterion, &self.cut, selection, &job.windows, channels);
+        let notes = criterion::degenerate(&*self.method.rule, &self.cut, selection, &job.windows, channels);
         self::store(job.run.store, key, seconds, selection, &notes)?;
         job.guard.record_progress();
         Ok(())
