@@ -58,29 +58,28 @@ pub fn unpack_installed() -> Result<Option<PathBuf>> {
     }
     let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
     let Some(folder) = unpacked_folder(embedded) else { return Ok(None) };
-    let above = folder.parent().unwrap_or(&folder);
-    fs::create_dir_all(above).map_err(|error| add_data_folder_hint(Error::folder_io("write to", above, &error)))?;
+    let unpacked = unpack(embedded, &folder);
+    unpacked.map_err(|error| error.hint("set XDG_DATA_HOME to another folder for the bundled data"))?;
+    Ok(Some(folder))
+}
+
+/// Unpacks the embedded files into a new directory.
+fn unpack(embedded: &EmbeddedFiles, folder: &Path) -> Result<()> {
+    let above = folder.parent().unwrap_or(folder);
+    fs::create_dir_all(above).map_err(|error| Error::folder_io("write to", above, &error))?;
     // Unpack into a temporary directory and rename it, because another process may unpack the files at the same time.
-    let draft = tempfile::Builder::new()
-        .prefix(".share-")
-        .tempdir_in(above)
-        .map_err(|error| add_data_folder_hint(Error::folder_io("write to", above, &error)))?;
+    let draft = tempfile::Builder::new().prefix(".share-").tempdir_in(above);
+    let draft = draft.map_err(|error| Error::folder_io("write to", above, &error))?;
     for (name, bytes) in embedded.files {
         let path = draft.path().join(name);
         let inner = path.parent().unwrap_or(draft.path());
-        fs::create_dir_all(inner).map_err(|error| add_data_folder_hint(Error::folder_io("create", inner, &error)))?;
-        fs::write(&path, bytes).map_err(|error| add_data_folder_hint(Error::io("write", &path, &error)))?;
+        fs::create_dir_all(inner).map_err(|error| Error::folder_io("create", inner, &error))?;
+        fs::write(&path, bytes).map_err(|error| Error::io("write", &path, &error))?;
     }
-    match fs::rename(draft.path(), &folder) {
-        Err(error) if !folder.join(EXPERIMENTS).is_dir() => {
-            Err(add_data_folder_hint(Error::folder_io("create", &folder, &error)))
-        }
-        _ => Ok(Some(folder)),
+    match fs::rename(draft.path(), folder) {
+        Err(error) if !has_experiments(folder) => Err(Error::folder_io("create", folder, &error)),
+        _ => Ok(()),
     }
-}
-
-fn add_data_folder_hint(error: Error) -> Error {
-    error.hint("set XDG_DATA_HOME to another folder for the bundled data")
 }
 
 fn unpacked_folder(embedded: &EmbeddedFiles) -> Option<PathBuf> {

@@ -10,7 +10,7 @@
 //! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`pipeline`] |
 //! | 1 | [`grid`] |
-//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`], `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`template`], [`sandbox`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, iterative, latency,
@@ -34,6 +34,7 @@ pub mod results;
 pub mod sandbox;
 pub mod search;
 pub mod starter;
+pub mod template;
 pub mod verify;
 
 /// Allocator for the test binary. With glibc's allocator, the simulation of 512 workers in `pipeline::exec` would spend

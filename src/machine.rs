@@ -48,13 +48,11 @@ pub fn identity(device: DeviceName) -> Value {
 
 /// Returns the identity of a GPU: its device name, model and serial number. Returns null for the CPU.
 fn build_gpu_identity(device: DeviceName, gpu: Option<Gpu>) -> Value {
-    match (device, gpu) {
-        (DeviceName::Cpu, _) => Value::Null,
-        (_, gpu) => {
-            let (model, serial) = gpu.map_or((None, None), |Gpu { model, serial }| (model, serial));
-            json!({"device": device.to_string(), "model": model, "serial": serial})
-        }
+    if device == DeviceName::Cpu {
+        return Value::Null;
     }
+    let Gpu { model, serial } = gpu.unwrap_or(Gpu { model: None, serial: None });
+    json!({"device": device.to_string(), "model": model, "serial": serial})
 }
 
 /// Formats the device and the number of threads in a machine's [`identity`] for display.

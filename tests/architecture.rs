@@ -17,6 +17,7 @@ const LAYERS: [(&str, &[&str]); 3] = [
             "machine",
             "installed",
             "package",
+            "template",
             "sandbox",
             "grid",
             "pipeline/identity",

@@ -12,7 +12,7 @@ use ghostlab::metric::{Metric, MetricSource, Unit};
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
-use ghostlab::results::{Measurement, collect};
+use ghostlab::results::{ResultRow, collect};
 use ghostlab::tasks::{Flip, Task};
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -156,7 +156,7 @@ impl Setting {
 }
 
 /// Compares a number with the reference. Returns whether the reference contains the number's metric.
-fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> bool {
+fn compare_number(number: &ResultRow, variant: &str, reference: &Value) -> bool {
     let metric = &number.metric;
     let what = format!("{variant}, {}", metric.id);
     let found = number.record.value.unwrap_or(f64::NAN);
@@ -176,7 +176,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
             }
             assert!(number.record.error.is_some_and(|error| error > 0.0), "{what}: {:?}", number.record.error);
         }
-        MetricSource::Task(_) | MetricSource::Flips(_) => {
+        MetricSource::Task | MetricSource::Flips(_) => {
             assert_eq!(metric.unit, Unit::Percent);
             let task = metric.task_name().unwrap();
             let paper_metric = Task::find(task).unwrap().paper_metric.name();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::common::world::{World, column_index, read_rows};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{ObjectCondition, ObjectKind, Store};
+use ghostlab_store::{ObjectKind, Store};
 
 const STEPS: usize = 40;
 
@@ -29,7 +29,7 @@ fn finetuned_recovery(name: &str) -> String {
 fn read_stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries() {
-        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("a stored object is damaged") };
+        let Ok(artifact) = entry.object else { panic!("a stored object is damaged") };
         if artifact.meta().key["kind"] != kind.name() {
             continue;
         }

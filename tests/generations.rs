@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::common;
 use crate::common::world::World;
 use ghostlab::pipeline::stage::{self, generations};
-use ghostlab_store::{ObjectCondition, Store};
+use ghostlab_store::Store;
 use serde_json::{Value, json};
 
 /// Creates a world with 200 prompts, which are split into four chunks.
@@ -44,13 +44,7 @@ fn read_stored_answers(world: &World) -> Vec<(String, Vec<generations::Generated
     let mut all: Vec<_> = items
         .into_iter()
         .filter(|item| item.stage.starts_with("generations"))
-        .map(|item| {
-            let object = match item.condition {
-                ObjectCondition::Intact(object) => Ok(object),
-                ObjectCondition::Damaged(error) => Err(error),
-            };
-            (item.hash, generations::read(&object.unwrap()).unwrap())
-        })
+        .map(|item| (item.hash, generations::read(&item.object.unwrap()).unwrap()))
         .collect();
     all.sort_by(|one, other| one.0.cmp(&other.0));
     all

@@ -8,7 +8,7 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{ObjectCondition, Store};
+use ghostlab_store::Store;
 use serde_json::{Value, json};
 
 /// Relative tolerance. It exceeds the rounding differences between instruction sets: changing half of the weights by
@@ -114,7 +114,7 @@ fn compute_outputs() -> BTreeMap<&'static str, Outputs> {
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
-        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("a stored object is damaged") };
+        let Ok(artifact) = entry.object else { panic!("a stored object is damaged") };
         let key = &artifact.meta().key;
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let kind_outputs = outputs.entry(kind.name()).or_default();

@@ -10,7 +10,7 @@ use ghostlab::grid::Grid;
 use ghostlab::model::EngineRequest;
 use ghostlab::pipeline::exec::RunSettings;
 use ghostlab::pipeline::identity::{Identity, SettingDifference, SettingPath, setting_differences, setting_paths};
-use ghostlab::pipeline::plan::{Estimate, Plan, StoreState};
+use ghostlab::pipeline::plan::{Estimate, Plan, StoreView};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -210,7 +210,7 @@ fn plan_and_explain_keys_differ_exactly_when_settings_do() {
 
 #[test]
 fn calibrations_with_different_operator_sequences_share_a_pass() {
-    let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreState) -> Vec<f64>| {
+    let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreView) -> Vec<f64>| {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         let line = "{corpus: train, sequences: 8, length: 64}";
@@ -222,7 +222,7 @@ fn calibrations_with_different_operator_sequences_share_a_pass() {
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
         let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
-        look(&plan, &StoreState::read(&plan, &store))
+        look(&plan, &StoreView::survey(&plan, &store))
     };
     let several = "[2, 4, 8]";
     plan_of(several, &|plan, state| {
@@ -264,7 +264,7 @@ fn stored_objects_describe_their_identity() {
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
-        let ghostlab_store::ObjectCondition::Intact(artifact) = &entry.condition else { panic!("{entry:?}") };
+        let Ok(artifact) = &entry.object else { panic!("{entry:?}") };
         let about = artifact.meta().description();
         if about.is_null() {
             continue;

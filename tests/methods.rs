@@ -11,7 +11,7 @@ use crate::common::world::{World, read_csv, read_rows};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{InventoryItem, ObjectCondition, Store};
+use ghostlab_store::{InventoryItem, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -185,8 +185,8 @@ fn linearpatch_sequence_count_depends_on_the_criterion() {
         last_perplexity(&world, "llm-streamline", "1", "8")
     );
     let store = ghostlab_store::Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
-    let solved = store.entries().into_iter().filter_map(|entry| match entry.condition {
-        ghostlab_store::ObjectCondition::Intact(artifact) => {
+    let solved = store.entries().into_iter().filter_map(|entry| match entry.object {
+        Ok(artifact) => {
             let key = artifact.meta().key.clone();
             (key["kind"] == "operator")
                 .then(|| (key["of"]["selection"]["of"]["criterion"].to_string(), key["of"]["sequences"].to_string()))
@@ -317,9 +317,9 @@ fn distinct_inputs(stored: &[InventoryItem], stage: &str, criterion: &str) -> Ve
     let keys = stored
         .iter()
         .filter(|entry| entry.stage == stage)
-        .map(|entry| match &entry.condition {
-            ObjectCondition::Intact(artifact) => artifact.meta().key.clone(),
-            ObjectCondition::Damaged(error) => panic!("{error}"),
+        .map(|entry| match &entry.object {
+            Ok(artifact) => artifact.meta().key.clone(),
+            Err(error) => panic!("{error}"),
         })
         .filter(|key| {
             let selection = if stage.starts_with("selection") { key } else { &key["of"]["selection"] };

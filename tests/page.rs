@@ -13,10 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ghostlab::artifact::audit::Severity;
-use ghostlab::artifact::page::{
-    CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact, render,
-};
+use ghostlab::artifact::audit::{Check, Finding, Severity};
+use ghostlab::artifact::page::{CellNote, ClaimRow, FigureView, Judgement, ObjectNote, Page, PageArtifact, render};
 use ghostlab::results::{
     PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable,
 };

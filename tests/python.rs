@@ -28,7 +28,7 @@ use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, SilentReport
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{TASKS, Task};
-use ghostlab_definitions::{FileRows, PromptSettings, Request, Task as Documents, Value as Row, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, Request, Rows, Task as Documents, Value as Row, builtin};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -67,7 +67,9 @@ fn write_real_formats() -> Option<TempDir> {
 /// Returns the requests that a task builds from the rows in the given files, and the solutions to its documents.
 fn build_prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let definition = builtin::definition(known).unwrap();
-    let rows = builtin::rows(definition, files).unwrap();
+    let split = definition.evaluated_split();
+    let files = FileRows { splits: [(split.to_owned(), files.to_vec())].into() };
+    let rows = files.rows(&definition.data, split).unwrap();
     let task = Documents::from_rows(definition.clone(), rows, None).unwrap();
     let requests = task.requests(&FileRows::default(), &PromptSettings::default()).unwrap();
     let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();

@@ -209,7 +209,7 @@ fn read_record_files(world: &World, folder: &str) -> std::collections::BTreeMap<
         let path = format!("{folder}/{name}");
         if entry.file_type().unwrap().is_dir() {
             found.extend(read_record_files(world, &path));
-        } else if !ghostlab::artifact::NOT_RECORDED.contains(&name.as_str()) {
+        } else if !ghostlab::results::NOT_RECORDED.contains(&name.as_str()) {
             found.insert(path.clone(), fs::read(world.path(&path)).unwrap());
         }
     }

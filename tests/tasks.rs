@@ -15,11 +15,11 @@ use ghostlab::grid::TaskSettings;
 use ghostlab::pipeline::outcome::TaskScores;
 use ghostlab::results::{add_task, empty_file};
 use ghostlab::tasks::{
-    AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, ScoredTask, Split, TASKS, Task,
-    TaskResult, TokenizedRequest, average, max_length,
+    AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Measure, Prefix, Score, ScoredTask, Split, TASKS, Task,
+    TokenizedRequest, average, max_length,
 };
 use ghostlab_definitions::tokens::tokenize_requests;
-use ghostlab_definitions::{FileRows, PromptSettings, Request, RequestKind, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, Request, RequestKind, Rows, builtin};
 use serde_json::{Value, json};
 
 /// Tokenizer read from a `tokenizer.json`. Its BOS token has the id 0.
@@ -80,8 +80,8 @@ impl TokenizedTask {
         Self::new(builtin::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
     }
 
-    fn judge(&self, known: &Task, scores: &[Score]) -> Result<Vec<DocumentResult>> {
-        builtin::solutions(known, &self.task, &self.tokens)?.judge(scores)
+    fn judge(&self, known: &'static Task, scores: Vec<Score>) -> Result<ScoredTask> {
+        ScoredTask::new(&Arc::new(builtin::solutions(known, &self.task, &self.tokens)?), scores)
     }
 
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -183,16 +183,14 @@ fn answer_task(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
             greedy: golden["is_greedy"].as_bool().unwrap(),
         })
         .collect();
-    let tokenized = TokenizedTask::golden(task, bos);
-    let solutions = builtin::solutions(task, &tokenized.task, &tokenized.tokens).unwrap();
-    ScoredTask::new(&Arc::new(solutions), scores).unwrap()
+    TokenizedTask::golden(task, bos).judge(task, scores).unwrap()
 }
 
 /// Builds a results file from the answers to several tasks.
 fn build_results_file(answers: Vec<ScoredTask>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
-        let definition = builtin::definition(answered.result.task).unwrap();
+        let definition = builtin::definition(answered.key().task).unwrap();
         add_task(&mut file, definition, &TaskSettings::default(), &TaskScores::builtin(String::new(), answered));
     }
     file
@@ -211,8 +209,8 @@ fn predictions_and_lengths_match_the_harness() {
                 let label = format!("{folder}{} {}", task.name, golden["doc_id"]);
                 assert_eq!(json!(ours.id), golden["doc_id"], "{label}");
                 assert_eq!(json!(ours.gold), golden["gold"], "{label}: gold");
-                assert_eq!(number_of(ours.pred), golden["pred"], "{label}: pred");
-                assert_eq!(number_of(ours.pred_norm), golden["pred_norm"], "{label}: pred_norm");
+                assert_eq!(prediction(ours, AccuracyKind::Acc), golden["pred"], "{label}: pred");
+                assert_eq!(prediction(ours, AccuracyKind::AccNorm), golden["pred_norm"], "{label}: pred_norm");
                 for metric in task.metrics {
                     let right = f64::from(u8::from(ours.is_correct(*metric)));
                     assert_eq!(json!(right), golden[metric.name()], "{label}: {}", metric.name());
@@ -226,8 +224,8 @@ fn predictions_and_lengths_match_the_harness() {
     }
 }
 
-fn number_of(pred: Option<usize>) -> Value {
-    json!(pred.unwrap())
+fn prediction(document: &DocumentResult, metric: AccuracyKind) -> Value {
+    json!(document.prediction(metric).unwrap())
 }
 
 #[test]
@@ -273,15 +271,16 @@ fn results_file_matches_the_harness_exactly() {
     for (folder, bos) in FOLDERS {
         let answers: Vec<_> =
             TASKS[..9].iter().map(|task| answer_task(task, &format!("{folder}requests"), bos)).collect();
-        let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();
+        let results = answers.clone();
         assert_same_file(&build_results_file(answers), &fixture(&format!("lm_eval/{folder}results.json")));
         let unanswered: Vec<usize> = results.iter().map(|result| result.unanswered).collect();
         assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "boolq must have one unanswered document");
         assert!(results.iter().all(|result| result.non_finite == 0));
         assert_eq!(results[8].truncated, 4, "wrong number of truncated requests of race");
-        let columns: f64 = results.iter().map(|result| result.paper_accuracy().value).sum();
-        assert_eq!(average(&results).unwrap().value, columns / 9.0);
-        assert_eq!(results[0].paper_accuracy(), results[0].measure(AccuracyKind::AccNorm));
+        let columns: Vec<Measure> = results.iter().map(ScoredTask::paper_accuracy).collect();
+        let sum: f64 = columns.iter().map(|column| column.value).sum();
+        assert_eq!(average(&columns).unwrap().value, sum / 9.0);
+        assert_eq!(columns[0], results[0].accuracy(AccuracyKind::AccNorm));
     }
 }
 
@@ -298,16 +297,15 @@ fn nonfinite_scores_are_counted_and_missing_ones_rejected() {
     let mut tokenized = TokenizedTask::golden(task, Bos::Tokenizer);
     for nonfinite in [f64::NAN, f64::NEG_INFINITY] {
         let scores = vec![Score { log_likelihood: nonfinite, greedy: false }; tokenized.requests.len()];
-        let documents = tokenized.judge(task, &scores).unwrap();
-        let result = TaskResult::from_documents(task, tokenized.task.original, &documents).unwrap();
+        let result = tokenized.judge(task, scores).unwrap();
         assert_eq!((result.non_finite, result.acc.value, result.acc_norm.value), (8, 0.0, 0.0));
     }
     let few = vec![Score { log_likelihood: -1.0, greedy: false }; tokenized.requests.len() - 1];
-    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4);
+    assert_eq!(tokenized.judge(task, few.clone()).unwrap_err().exit_code(), 4);
     tokenized.tokens[1].pop();
-    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4, "mismatched tokens were accepted");
+    assert_eq!(tokenized.judge(task, few.clone()).unwrap_err().exit_code(), 4, "mismatched tokens were accepted");
     tokenized.tokens.pop();
-    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4);
+    assert_eq!(tokenized.judge(task, few).unwrap_err().exit_code(), 4);
 }
 
 /// Adds decoys in all splits except the scored one. In a folder, only files named after the task's split may be read. A
@@ -394,12 +392,16 @@ fn every_real_document_becomes_requests() {
 fn parquet_and_json_lines_yield_the_same_rows() {
     let Some(folder) = shared("real/tasks") else { return };
     let definition = builtin::definition(Task::find("arc_easy").unwrap()).unwrap();
-    let rows = builtin::rows(definition, &[folder.join("arc_easy.parquet")]).unwrap();
+    let read = |file: PathBuf| {
+        let split = definition.evaluated_split();
+        FileRows { splits: [(split.to_owned(), vec![file])].into() }.rows(&definition.data, split).unwrap()
+    };
+    let rows = read(folder.join("arc_easy.parquet"));
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("arc_easy.jsonl");
     let text: String = rows.iter().map(|row| format!("{}\n", row.value.json(None))).collect();
     std::fs::write(&path, text).unwrap();
-    let again = builtin::rows(definition, &[path]).unwrap();
+    let again = read(path);
     assert_eq!(rows.len(), again.len());
     assert!(rows.iter().zip(&again).all(|(row, again)| row.value == again.value));
 }

@@ -9,7 +9,7 @@ use crate::common::{fixture, flat, json, tensors};
 use candle_core::DType;
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::grid::Grid;
-use ghostlab::model::{Batch, Config, Decoder, Model, Step};
+use ghostlab::model::{Batch, Config, Decoder, Model, Step, Sublayer};
 use ghostlab::pipeline::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab::results::collect;
@@ -89,8 +89,8 @@ fn bundled_backbone_logits_match_transformers() {
         let batch = Batch::windows([ids.as_slice()]);
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
-            x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-            x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Attention, layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Mlp, layer), &x).unwrap();
         }
         let rows: Vec<usize> = positions.iter().map(|&at| at as usize).collect();
         let ours = flat(&decoder.logits(&x, &rows).unwrap());
@@ -124,13 +124,13 @@ fn dense_backbones_score_well_above_chance() {
         let name = cell.cell.backbone.trim_start_matches("tiny-");
         let mut above = 0.0;
         for ((_, answered), (task, chance)) in cell.answered_tasks().zip(CHANCE) {
-            assert_eq!(answered.result.task.name, task);
-            let metric = answered.result.task.paper_metric;
+            assert_eq!(answered.key().task.name, task);
+            let metric = answered.key().task.paper_metric;
             let right: Vec<bool> = answered.documents().map(|document| document.is_correct(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
             let p = guess_probability(right, all, chance);
             assert!(p < 0.01, "{name} on {task}: {right} of {all}, p = {p:.3}");
-            above += 100.0 * (answered.result.paper_accuracy().value - chance) / 9.0;
+            above += 100.0 * (answered.paper_accuracy().value - chance) / 9.0;
         }
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
         // The manifest contains the perplexity of a unigram model on validation splits from the same registers.

@@ -11,7 +11,7 @@ use ghostlab::error::ErrorKind;
 use ghostlab::grid::Grid;
 use ghostlab::pipeline::exec::{Event, Reporter, RunSettings, run};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{ObjectCondition, Store};
+use ghostlab_store::Store;
 use serde_json::Value;
 
 /// Writes a grid for a backbone with four layers.
@@ -56,10 +56,8 @@ fn read_results(world: &World) -> Vec<BTreeMap<String, String>> {
 /// Counts the trials in the store. Only the keys of trials have a field `removed`.
 fn count_stored_trials(world: &World) -> u64 {
     let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries().into_iter();
-    let trials = entries.filter(|entry| match &entry.condition {
-        ObjectCondition::Intact(object) => object.meta().key["of"].get("removed").is_some(),
-        _ => false,
-    });
+    let trials = entries
+        .filter(|entry| entry.object.as_ref().is_ok_and(|object| object.meta().key["of"].get("removed").is_some()));
     trials.count() as u64
 }
 

@@ -61,7 +61,7 @@ impl Artifact {
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
         let metrics = self.description.metrics().iter().chain(costs);
-        let shown: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        let shown: Vec<Metric> = metrics.map(|id| Metric::find_or_task(id)).collect();
         load(&AxisChoice {
             text: &|corpus| {
                 shown.iter().any(|metric| {
@@ -92,10 +92,7 @@ impl Artifact {
         let paper_layers = paper::layers_by_backbone()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !subset.scored && backbones.any(|need| paper_layers.contains_key(&need.name)) {
-            true => {
-                let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                Some(self.file.needs(profile, overrides, &texts_only)?)
-            }
+            true => Some(self.file.needs(profile, overrides, &TEXTS_ONLY)?),
             false => None,
         };
         Ok(std::iter::once(subset).chain(gate).collect())
@@ -114,8 +111,7 @@ impl Artifact {
         let mut dense = match has_scores(grid) {
             true => grid.clone(),
             false => {
-                let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                let texts = self.file.grid_with(profile, overrides, &texts_only);
+                let texts = self.file.grid_with(profile, overrides, &TEXTS_ONLY);
                 texts.map_err(|error| error.hint(GATE_TEXTS_HINT))?
             }
         };
@@ -147,6 +143,9 @@ fn belongs_to_definition(metric: &Metric, task: &str) -> bool {
 fn has_scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
+
+/// Choice of the scores with which the gate checks dense backbones if the artifact shows none.
+const TEXTS_ONLY: AxisChoice<'static> = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
 
 /// Hint shown when an artifact without scores needs evaluation texts for the gate.
 const GATE_TEXTS_HINT: &str =
@@ -180,10 +179,7 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .iter()
         .map(|name| {
             all.iter()
-                .find(|artifact| {
-                    let names = [Some(artifact.name.as_str()), artifact.description.also.as_deref()];
-                    names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
-                })
+                .find(|artifact| artifact.names().into_iter().any(|known| known.eq_ignore_ascii_case(name)))
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));

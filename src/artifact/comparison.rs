@@ -18,12 +18,12 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery::Recovery;
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
-    CalibrationSummary, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, settings, stem,
+    CalibrationSummary, PaperComparison, PaperVerdict, Protocol, ResultRow, Sample, Table, distinct, settings, stem,
 };
 use crate::tasks::Bos;
 use crate::{metric, recovery};
 
-pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Option<PaperComparison> {
+pub(super) fn compare(ours: &ResultRow, paper: &[Record], tolerance: &Tolerance) -> Option<PaperComparison> {
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
@@ -32,7 +32,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     Some(compare_value(ours, entry.value?, tolerance))
 }
 
-fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
+fn compare_value(ours: &ResultRow, paper: f64, tolerance: &Tolerance) -> PaperComparison {
     let tolerance = match ours.metric.difference {
         DifferenceKind::Relative => paper * tolerance.perplexity / 100.0,
         DifferenceKind::Absolute => tolerance.accuracy,
@@ -75,7 +75,7 @@ pub(super) fn format_comparison(table: &Table) -> String {
         text.push_str(&format!("not compared with the paper: {other} values, because the protocol differs\n"));
     }
     for (shown, comparison) in compared.iter().filter(|(_, comparison)| comparison.verdict != PaperVerdict::Same) {
-        let record = &shown.measurement.record;
+        let record = &shown.number.record;
         let condition = &record.condition;
         let difference = comparison.difference.map(|difference| format!(", {difference:+.2}")).unwrap_or_default();
         text.push_str(&format!(
@@ -120,7 +120,7 @@ impl Gate {
     ///
     /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row in table 3 belongs to
     /// another backbone. If the paper prints several values for a score, matching one of them is sufficient.
-    pub fn check(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
+    pub fn check(numbers: &[Arc<ResultRow>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
         for backbone in distinct(numbers.iter().map(|number| &number.record.condition.backbone)) {
             if paper.iter().all(|theirs| theirs.condition.backbone != backbone) {
@@ -162,7 +162,7 @@ impl Gate {
     }
 }
 
-fn compare_dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
+fn compare_dense(number: &ResultRow, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let values: Vec<f64> = paper
         .iter()
@@ -243,9 +243,9 @@ const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
 /// Lists how a measurement's protocol differs from the paper's.
-pub(super) fn protocol_differences(measurement: &Measurement) -> Vec<String> {
-    let mut texts: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
-    let mean = match measurement.metric.source {
+pub(super) fn protocol_differences(number: &ResultRow) -> Vec<String> {
+    let mut texts: Vec<String> = number.setup.unidentified.iter().cloned().collect();
+    let mean = match number.metric.source {
         MetricSource::Tasks(_) => {
             Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks"))
         }
@@ -253,31 +253,26 @@ pub(super) fn protocol_differences(measurement: &Measurement) -> Vec<String> {
         _ => None,
     };
     texts.extend(mean.and_then(|(parts, words)| {
-        let measured: BTreeSet<String> =
-            measurement.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
+        let measured: BTreeSet<String> = number.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
         (measured != parts).then(|| format!("a mean of {} {words} (paper: {})", measured.len(), parts.len()))
     }));
-    measurement.setup.scored.iter().for_each(|protocol| add_protocol(protocol, &mut texts));
-    let engine = measurement.setup.engine.as_ref().filter(|engine| !PAPER_DTYPES.contains(&engine.dtype.as_str()));
+    number.setup.scored.iter().for_each(|protocol| add_protocol(protocol, &mut texts));
+    let engine = number.setup.engine.as_ref().filter(|engine| !PAPER_DTYPES.contains(&engine.dtype.as_str()));
     texts.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
-    add_options(measurement, &mut texts);
-    if let Sample::Seeds(seeds) = &measurement.sample {
+    add_options(number, &mut texts);
+    if let Sample::Seeds(seeds) = &number.sample {
         texts.push(format!("the mean over {} calibration seeds (paper: one)", seeds.len()));
     }
-    if let Some(calibrated) = &measurement.setup.calibration {
-        add_calibration(
-            calibrated,
-            measurement.setup.named_settings.contains(settings::OPERATOR_SEQUENCES),
-            &mut texts,
-        );
+    if let Some(calibrated) = &number.setup.calibration {
+        add_calibration(calibrated, number.setup.named_settings.contains(settings::OPERATOR_SEQUENCES), &mut texts);
     }
     distinct(&texts)
 }
 
 /// Describes each method option that differs from its default, except fine-tuning options and those that the condition
 /// names or the paper does not specify.
-fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
-    let variant = &measurement.setup.variant;
+fn add_options(number: &ResultRow, texts: &mut Vec<String>) {
+    let variant = &number.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
@@ -285,7 +280,7 @@ fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
         let finetune_prefix = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         for (option, value) in options.filter(|(option, value)| {
-            !is_unspecified(measurement, &finetune_prefix, option) && usual.get(*option) != Some(value)
+            !is_unspecified(number, &finetune_prefix, option) && usual.get(*option) != Some(value)
         }) {
             let replaced = usual
                 .get(option)
@@ -296,9 +291,9 @@ fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     }
 }
 
-fn is_unspecified(measurement: &Measurement, finetune_prefix: &str, option: &str) -> bool {
+fn is_unspecified(number: &ResultRow, finetune_prefix: &str, option: &str) -> bool {
     UNSPECIFIED_SETTINGS.contains(&option)
-        || measurement.setup.named_settings.contains(option)
+        || number.setup.named_settings.contains(option)
         || option.starts_with(finetune_prefix)
 }
 

@@ -4,9 +4,9 @@ use super::*;
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
-use crate::metric::{self, Metric};
+use crate::metric;
 use crate::model::{CPU, EngineId};
-use crate::results::{CalibrationSummary, MetricKey, Protocol, ResultRow, Sample, Settings, Setup, settings};
+use crate::results::{CalibrationSummary, Protocol, ResultRow, Settings, Setup, settings};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -53,9 +53,8 @@ fn task(name: &str, documents: usize) -> Protocol {
     }
 }
 
-/// Creates a measurement that follows the paper's protocol.
-fn number(record: Record) -> Measurement {
-    let metric = Metric::find(&record.metric).unwrap();
+/// Creates a number that follows the paper's protocol.
+fn number(record: Record) -> ResultRow {
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
     let calibration =
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
@@ -69,11 +68,7 @@ fn number(record: Record) -> Measurement {
     };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
-    let cell = String::new();
-    let key = MetricKey::without_table(&metric);
-    let column = key.to_string();
-    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-    Measurement { row, key, metric, setup }
+    ResultRow { setup, ..ResultRow::new(record, "") }
 }
 
 fn settings_with(option: &str, value: &str) -> Arc<Settings> {

@@ -14,7 +14,7 @@ use crate::grid::{Description, FigureEntry, FigureKind};
 use crate::metric::{self, Metric};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::results::number_record::{Condition, DENSE, Record};
-use crate::results::{Measurement, distinct};
+use crate::results::{ResultRow, distinct};
 use crate::{criterion, recovery};
 
 /// Draws one figure per backbone. Returns each drawing with its file suffix: the backbone, or an empty string if there
@@ -64,7 +64,7 @@ pub(super) struct Drawer<'a> {
     pub(super) description: &'a Description,
     pub(super) entry: &'a FigureEntry,
     pub(super) outcome: &'a GridOutcome,
-    pub(super) numbers: &'a [Arc<Measurement>],
+    pub(super) numbers: &'a [Arc<ResultRow>],
 }
 
 impl Drawer<'_> {
@@ -371,7 +371,7 @@ impl Drawer<'_> {
 fn diagram_cut(result: &CellResult) -> DiagramCut {
     if result.cell.depth.is_in_layers() {
         let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
-        return DiagramCut::Layers { removed: result.removed.whole_layers(), operators };
+        return DiagramCut::Layers { removed: result.removed.clone(), operators };
     }
     DiagramCut::Sublayers(SublayerCut { removed: result.removed.clone(), replaced: result.replaced_sublayers() })
 }

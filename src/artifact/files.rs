@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::results_folder::ResultsFolder;
 use crate::clock::format_utc;
 use crate::error::{Error, Result};
-use crate::files::output::Draft;
 use crate::files::sha256;
 use crate::grid::{Grid, Over};
 use crate::machine::{self, Machine};
@@ -17,12 +16,11 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
-    CHANNELS_FILE, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance,
-    Results, StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes,
-    long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents,
-    write_frame, write_latencies, write_lm_eval, write_public_formats,
+    CHANNELS_FILE, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
+    StoredResults, Table, WARNING, collect, engine_notes, latency_notes, latex, latex_notes, long, markdown,
+    notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_frame,
+    write_latencies, write_public_formats,
 };
-use crate::tasks::ScoredTask;
 
 /// Base name of the files with the long table.
 const RESULTS: &str = "results";
@@ -104,38 +102,44 @@ pub fn write_run(
     let profile = grid.profile.as_deref().unwrap_or_default();
     let notes = [run_notes(grid, outcome), tabled.notes(), incomplete_note(outcome)].concat();
     let table = long(&tabled, profile, notes.clone());
-    let staging = target.stage()?;
+    let staging = target.output().stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;
-    files.extend(write_texts(&staging, RESULTS, &grid.name, &table)?);
+    files.extend(write_run_texts(staging.path(), RESULTS, &grid.name, &table)?);
     let shown = match shape {
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
             let table = wide(&tabled, metric.as_deref(), profile, notes)?;
-            files.extend(write_texts(&staging, WIDE_TABLE, &grid.name, &table)?);
+            files.extend(write_run_texts(staging.path(), WIDE_TABLE, &grid.name, &table)?);
             screen(&table, width)
         }
     };
     let run = FinishedRun { target, grid, outcome, started };
-    let (files, _) = run.finish(false, &results, files, &staging)?;
+    run.finish(false, &results, &mut files, staging.path())?;
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// Writes a table as Markdown and LaTeX. Returns the paths of the files.
-fn write_texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
-    let printed = table.printed(title);
-    let label = format!("{title}-{name}");
-    let mut files = vec![
-        put(&path_with_extension(staging, name, "md"), markdown(table).as_bytes())?,
-        put(&path_with_extension(staging, name, "tex"), latex(&printed, &label).as_bytes())?,
-    ];
-    if let Some(notes) = latex_notes(&printed, &label) {
-        files.push(put(&staging.path().join(notes_file(name)), notes.as_bytes())?);
-    }
-    Ok(files)
+/// Writes a table of a grid run as Markdown and LaTeX. Returns the paths of the files.
+fn write_run_texts(folder: &Path, name: &str, grid: &str, table: &Table) -> Result<Vec<PathBuf>> {
+    write_texts(folder, name, table, &[(name.to_owned(), table.printed(grid))], |name| format!("{grid}-{name}"))
 }
 
-fn path_with_extension(staging: &Draft, name: &str, ending: &str) -> PathBuf {
-    staging.path().join(format!("{name}.{ending}"))
+/// Writes a table as Markdown, and its printed variants and notes as LaTeX. `variants` are tables by file name, and `label`
+/// returns the LaTeX label for a file name. Returns the paths of the files.
+pub(super) fn write_texts(
+    folder: &Path,
+    name: &str,
+    table: &Table,
+    variants: &[(String, Table)],
+    label: impl Fn(&str) -> String,
+) -> Result<Vec<PathBuf>> {
+    let mut files = vec![put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?];
+    for (name, printed) in variants {
+        files.push(put(&folder.join(format!("{name}.tex")), latex(printed, &label(name)).as_bytes())?);
+    }
+    if let Some(notes) = latex_notes(table, &label(name)) {
+        files.push(put(&folder.join(notes_file(name)), notes.as_bytes())?);
+    }
+    Ok(files)
 }
 
 /// Finished grid run from which the result files are written.
@@ -146,21 +150,20 @@ pub(super) struct FinishedRun<'a> {
     pub(super) started: SystemTime,
 }
 
-/// Paths of all written files, and the provenance record.
-type WrittenRecord = (Vec<PathBuf>, Provenance);
-
 impl FinishedRun<'_> {
-    /// Writes the task results, channel errors, latencies, stored results and provenance record. Returns the paths of
-    /// all files, including the given ones, and the record.
+    /// Writes the task results, channel errors, latencies, stored results and provenance record. Adds their paths to
+    /// `files`, and returns the record.
     pub(super) fn finish(
         &self,
         gated: bool,
         results: &Results,
-        files: Vec<PathBuf>,
-        draft: &Draft,
-    ) -> Result<WrittenRecord> {
-        let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
-        files.extend(write_tasks(folder, grid, outcome)?);
+        files: &mut Vec<PathBuf>,
+        folder: &Path,
+    ) -> Result<Provenance> {
+        let Self { target, grid, outcome, .. } = self;
+        if grid.evaluate.builtin().any(|task| outcome.task(task).is_some()) {
+            files.push(write_documents(folder, &outcome.cells)?);
+        }
         files.extend(write_public_formats(folder, &target.description().name, grid, outcome)?);
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
@@ -171,17 +174,17 @@ impl FinishedRun<'_> {
         // each cell was computed.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
-        let contents = (results.protocols.clone(), cells);
-        self.record(contents, files, folder)
+        self.record(results.protocols.clone(), cells, files, folder)
     }
 
-    /// Writes the provenance record of a run.
+    /// Writes the provenance record of a run with the hashes of `files`, and adds its path to them.
     pub(super) fn record(
         &self,
-        (protocols, cells): (Vec<Protocol>, Value),
-        mut files: Vec<PathBuf>,
+        protocols: Vec<Protocol>,
+        cells: Value,
+        files: &mut Vec<PathBuf>,
         folder: &Path,
-    ) -> Result<WrittenRecord> {
+    ) -> Result<Provenance> {
         let Self { target, grid, outcome, started } = *self;
         let record = Provenance {
             ghostlab: env!("CARGO_PKG_VERSION").to_string(),
@@ -198,37 +201,15 @@ impl FinishedRun<'_> {
             engines: outcome.engines.clone(),
             machine: Machine::current(),
             peak_memory_bytes: machine::peak_memory(),
-            files: hash_files(&files)?,
+            files: hash_files(files)?,
             started: format_utc(started),
             finished: format_utc(SystemTime::now()),
             cells,
         };
         record.write(folder)?;
         files.push(folder.join(Provenance::FILE));
-        Ok((files, record))
+        Ok(record)
     }
-}
-
-/// Writes the answers for each document, and the results of each cell in lm-evaluation-harness format.
-fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
-    if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
-        return Ok(Vec::new());
-    }
-    let tasks = grid.evaluate.builtin().any(|task| outcome.task(task).is_some());
-    let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
-    let answers: Vec<CellAnswers<'_>> = outcome
-        .cells
-        .iter()
-        .zip(&names)
-        .flat_map(|(result, cell)| result.answered_tasks().map(move |answered| (cell, answered)))
-        .map(|(cell, (task, answers))| CellAnswers { cell, task, answers })
-        .collect();
-    let mut results = Vec::new();
-    for (result, name) in outcome.cells.iter().zip(&names) {
-        results.extend(harness_files(grid, result, name)?.into_iter().map(|file| (name.as_str(), file)));
-    }
-    let documents = tasks.then(|| write_documents(folder, &answers)).transpose()?;
-    Ok(documents.into_iter().chain([write_lm_eval(folder, &results)?]).collect())
 }
 
 fn calibration_seeds(grid: &Grid) -> Vec<u64> {
@@ -275,11 +256,13 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 
 /// Serializes the accuracies and failure counts for each built-in task.
 fn tasks_json(result: &CellResult) -> Value {
-    let each = result.answered_tasks().map(|(label, ScoredTask { result, .. })| {
-        let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
-        for (name, count) in
-            [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
-        {
+    let each = result.answered_tasks().map(|(label, answered)| {
+        let mut task = json!({"acc": answered.acc.value, "acc_norm": answered.acc_norm.value});
+        for (name, count) in [
+            ("non_finite", answered.non_finite),
+            ("unanswered", answered.unanswered),
+            ("truncated", answered.truncated),
+        ] {
             if count > 0 {
                 task[name] = json!(count);
             }

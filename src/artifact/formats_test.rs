@@ -8,8 +8,7 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, MetricKey, PaperVerdict, ResultRow, Sample, Setup, Table, TableRow, latex, latex_notes, markdown,
-    screen, settings, tidy_frame,
+    PaperVerdict, ResultRow, Sample, Table, TableRow, latex, latex_notes, markdown, screen, settings, tidy_frame,
 };
 
 fn describe_table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -39,25 +38,22 @@ fn condition(depth: usize, criterion: &str, recovery: &str) -> Condition {
     }
 }
 
-fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f64, sample: Sample) -> Measurement {
+fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f64, sample: Sample) -> ResultRow {
     let record = Record {
         condition: condition(depth, criterion, recovery),
         metric: metric.into(),
         value: Some(value),
         error: None,
     };
-    let cell = "the cell".to_owned();
-    let metric = Metric::find(metric).unwrap();
-    let row = ResultRow { record, cell, column: metric.id.clone(), failure: None, sample };
-    Measurement { row, key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
+    ResultRow { sample, ..ResultRow::new(record, "the cell") }
 }
 
 /// Returns the results for `count` documents, of which the first `right` are answered correctly.
 fn answers(right: usize, count: usize) -> Sample {
-    Sample::Right((0..count).map(|at| at < right).collect())
+    Sample::of_task((0..count).map(|at| at < right).collect())
 }
 
-fn numbers() -> Vec<Measurement> {
+fn numbers() -> Vec<ResultRow> {
     let mut numbers = vec![
         number(0, DENSE, "none", "rte", 70.0, answers(70, 100)),
         number(7, "llm-streamline", "none", "rte", 40.0, answers(40, 100)),
@@ -68,8 +64,8 @@ fn numbers() -> Vec<Measurement> {
         number(7, "llm-streamline", "linearpatch-diag", "ppl_c4", 180.0, Sample::None),
         number(7, "llm-streamline", "ghosted", "ppl_c4", 21.625, Sample::None),
     ];
-    numbers[6].row.record.value = None;
-    numbers[6].row.failure = Some("a tensor is not finite".into());
+    numbers[6].record.value = None;
+    numbers[6].failure = Some("a tensor is not finite".into());
     numbers
 }
 
@@ -77,8 +73,8 @@ fn rows() -> serde_json::Value {
     serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted"]}])
 }
 
-fn lay_out(description: &Description, numbers: Vec<Measurement>, paper: &[Record]) -> crate::error::Result<Table> {
-    let numbers: Vec<Arc<Measurement>> = numbers.into_iter().map(Arc::new).collect();
+fn lay_out(description: &Description, numbers: Vec<ResultRow>, paper: &[Record]) -> crate::error::Result<Table> {
+    let numbers: Vec<Arc<ResultRow>> = numbers.into_iter().map(Arc::new).collect();
     lay_out_table(description, entry(description), &numbers, paper)
 }
 
@@ -251,21 +247,20 @@ fn depth_shared_by_backbones_has_one_column() {
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "3.00 4.00"]);
 }
 
-fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
+fn rte_of(backbone: &str, depth: usize, value: f64) -> ResultRow {
     let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
-    number.row.record.condition.backbone = backbone.into();
+    number.record.condition.backbone = backbone.into();
     number
 }
 
 #[test]
 fn rows_that_differ_in_one_setting_name_it() {
     let description = describe_table(false, &rows(), &["rte"]);
-    let mut all: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
+    let mut all: Vec<ResultRow> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     for (seed, value) in [(0, 62.5), (1, 60.0)] {
-        let mut measurement = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
-        measurement.setup.variant =
-            Arc::new([(settings::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
-        all.push(measurement);
+        let mut number = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
+        number.setup.variant = Arc::new([(settings::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
+        all.push(number);
     }
     all.remove(3);
     let view = lay_out(&description, all, &[]).unwrap();
@@ -287,7 +282,7 @@ fn indistinguishable_numbers_of_a_cell_are_rejected() {
 #[test]
 fn paper_value_and_verdict_are_attached_to_cells() {
     let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
-    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[3].value = Some(66.43);
     let view = lay_out(&description, numbers(), &paper).unwrap();
     let [first, last] = [0, 3].map(|row| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap());
@@ -300,10 +295,9 @@ fn equal_printed_values_tie_and_failed_cell_is_never_best() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     // Simulate an accuracy that differs only because it was summed in another order, and a failed cell.
-    (numbers[1].row.record.value, numbers[2].row.record.value) =
-        (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
-    numbers[3].row.record.value = Some(99.0);
-    numbers[3].row.failure = Some("not scored on c4".into());
+    (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
+    numbers[3].record.value = Some(99.0);
+    numbers[3].failure = Some("not scored on c4".into());
     numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
     let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
     let description = Description { table: describe_table(false, &rows, &["rte"]).table, ..description };
@@ -323,7 +317,7 @@ fn user_defined_task_ranks_the_highest_accuracy_first() {
         let mut numbers = numbers();
         numbers.retain(|number| number.record.metric == "rte");
         for number in &mut numbers {
-            number.row.record.metric = name.into();
+            number.record.metric = name.into();
             number.metric = Metric::task(name);
         }
         let view = lay_out(&description, numbers, &[]).unwrap();
@@ -371,7 +365,7 @@ fn protocol_and_warnings_are_below_the_table() {
 #[test]
 fn markdown_and_latex_show_paper_value_and_verdict() {
     let description = describe_table(false, &rows(), &["rte", "ppl_c4"]);
-    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
+    let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
     paper[6].value = Some(180.0);
@@ -409,7 +403,7 @@ fn significance_can_be_computed_against_a_named_method() {
     entry.against = Some("ghosted".into());
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
-    let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
+    let mut numbers: Vec<ResultRow> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     // This method answers three documents correctly that `ghosted` answers wrongly, which is not significant.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = lay_out(&description, numbers, &[]).unwrap();

@@ -11,8 +11,8 @@ use crate::grid::{Description, Highlight, RowEntry, RowHeader, TableEntry};
 use crate::metric::{Metric, MetricSource};
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table, TableRow,
-    distinct, group_by_key, protocol_sentence, settings,
+    NumberColumn, PrintedNumber, ResultRow, RowHeader as TableLead, RowHeaderKind, Settings, Table, TableRow, distinct,
+    group_by_key, protocol_sentence, settings,
 };
 use crate::{criterion, recovery};
 
@@ -23,7 +23,7 @@ use crate::{criterion, recovery};
 pub(super) fn lay_out_table(
     description: &Description,
     table: &TableEntry,
-    numbers: &[Arc<Measurement>],
+    numbers: &[Arc<ResultRow>],
     paper: &[Record],
 ) -> Result<Table> {
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
@@ -39,7 +39,7 @@ pub(super) fn lay_out_table(
     }
     let mut builder = RowsBuilder { table, columns: &columns, rows: Vec::new(), block: 0 };
     for (index, backbone) in backbones.iter().enumerate() {
-        let backbone_numbers: Vec<&Arc<Measurement>> =
+        let backbone_numbers: Vec<&Arc<ResultRow>> =
             numbers.iter().filter(|number| number.record.condition.backbone == *backbone).collect();
         builder.add_backbone(index, &backbone_numbers, &depths[index])?;
     }
@@ -57,7 +57,7 @@ pub(super) fn lay_out_table(
     }
     .ranked();
     for shown in laid_out.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
-        shown.comparison = compare(&shown.measurement, paper, &description.tolerance);
+        shown.comparison = compare(&shown.number, paper, &description.tolerance);
     }
     Ok(laid_out)
 }
@@ -72,9 +72,9 @@ struct RowsBuilder<'a> {
 
 impl RowsBuilder<'_> {
     /// Adds the rows for the backbone with the given index.
-    fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<Measurement>], depths: &[Depth]) -> Result<()> {
+    fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<ResultRow>], depths: &[Depth]) -> Result<()> {
         let table = self.table;
-        let (dense, pruned): (Vec<&Arc<Measurement>>, Vec<&Arc<Measurement>>) =
+        let (dense, pruned): (Vec<&Arc<ResultRow>>, Vec<&Arc<ResultRow>>) =
             numbers.iter().partition(|number| number.record.condition.criterion == DENSE);
         if table.dense {
             self.add_row(backbone, true, &dense)?;
@@ -85,7 +85,7 @@ impl RowsBuilder<'_> {
             false => depths.iter().map(|depth| vec![*depth]).collect(),
         };
         for step in steps {
-            let step_numbers: Vec<&Arc<Measurement>> =
+            let step_numbers: Vec<&Arc<ResultRow>> =
                 pruned.iter().copied().filter(|number| step.contains(&number.record.condition.cut_depth())).collect();
             for entry in &table.rows {
                 self.add_methods(backbone, entry, &step_numbers)?;
@@ -98,7 +98,7 @@ impl RowsBuilder<'_> {
     }
 
     /// Adds the rows of an entry: one per method, or several if its numbers differ in their settings.
-    fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
+    fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<ResultRow>]) -> Result<()> {
         for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
             let method_numbers = numbers.iter().copied().filter(|number| {
                 let condition = &number.record.condition;
@@ -114,7 +114,7 @@ impl RowsBuilder<'_> {
     }
 
     /// Adds a row unless none of its columns has a number.
-    fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<Measurement>]) -> Result<()> {
+    fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<ResultRow>]) -> Result<()> {
         let Self { table, columns, .. } = *self;
         let cells = columns.iter().map(|column| find_number(numbers, column)).collect::<Result<Vec<_>>>()?;
         let (Some(first), false) = (numbers.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
@@ -135,22 +135,22 @@ impl RowsBuilder<'_> {
 /// Table row together with its first measurement, which provides the labels of the row.
 struct LayoutRow {
     row: TableRow,
-    first: Arc<Measurement>,
+    first: Arc<ResultRow>,
 }
 
-fn operator_sequences(measurement: &Measurement) -> Option<usize> {
-    measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
+fn operator_sequences(number: &ResultRow) -> Option<usize> {
+    number.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
 /// Returns the key that distinguishes the rows of a method: the calibration and all settings except the depth.
-fn variant_key(measurement: &Measurement) -> (String, Settings) {
-    let mut settings = Settings::clone(&measurement.setup.variant);
+fn variant_key(number: &ResultRow) -> (String, Settings) {
+    let mut settings = Settings::clone(&number.setup.variant);
     settings.remove(settings::DEPTH);
-    (measurement.record.condition.calibration.clone(), settings)
+    (number.record.condition.calibration.clone(), settings)
 }
 
 /// Returns the distinct depths of a backbone's pruned rows, with depths in whole layers first.
-fn pruned_depths(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
+fn pruned_depths(numbers: &[Arc<ResultRow>], backbone: &str) -> Vec<Depth> {
     let conditions = numbers.iter().map(|number| &number.record.condition);
     let pruned = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
     let mut depths = distinct(pruned.map(Condition::cut_depth).collect::<Vec<_>>().iter());
@@ -185,7 +185,7 @@ type GroupHeads = Vec<(String, usize)>;
 
 /// Builds the columns for a table's metrics, and the headings above them. Skips metrics that were not measured, because
 /// profiles may differ in their texts, their tasks and the prompts that they time.
-fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
+fn build_columns(table: &TableEntry, numbers: &[Arc<ResultRow>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
     // A latency metric expands to one column for each prompt length and batch size.
     let prompts =
         |metric: &Metric| {
@@ -223,28 +223,26 @@ fn build_columns(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Ve
 
 /// Returns the measured metrics for the same text or task that the table does not request. Their columns follow the
 /// metric's column.
-fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
+fn related_metrics(table: &TableEntry, numbers: &[Arc<ResultRow>], metric: &Metric) -> Vec<Metric> {
     let others = metric.siblings().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| find_metric(numbers, &other.id)).collect::<Vec<_>>()
 }
 
 /// Returns the columns for a metric. A metric that was measured with several protocols has one column per protocol.
-fn build_metric_columns(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<NumberColumn> {
+fn build_metric_columns(numbers: &[Arc<ResultRow>], metric: &Metric) -> Vec<NumberColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
-    let keys = distinct(selected.map(|number| &number.key));
-    if keys.len() < 2 {
+    let columns = distinct(selected.map(|number| &number.column));
+    if columns.len() < 2 {
         return vec![NumberColumn::new(metric.clone(), metric.label.clone())];
     }
-    keys.into_iter()
-        .map(|key| {
-            let column = NumberColumn::new(metric.clone(), key.to_string());
-            NumberColumn { key: Some(key), ..column }
-        })
+    columns
+        .into_iter()
+        .map(|name| NumberColumn { column: Some(name.clone()), ..NumberColumn::new(metric.clone(), name) })
         .collect()
 }
 
 /// Returns the metric with this id, or `None` if it was not measured.
-fn find_metric(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
+fn find_metric(numbers: &[Arc<ResultRow>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
@@ -272,7 +270,7 @@ fn baseline_key(layout: &LayoutRow) -> (usize, usize, String) {
 }
 
 pub(super) fn with_notes(mut table: Table, profile: &str, notes: Vec<String>) -> Table {
-    table.protocol = protocol_sentence(profile, table.numbers().map(|(_, shown)| &*shown.measurement));
+    table.protocol = protocol_sentence(profile, table.numbers().map(|(_, shown)| &*shown.number));
     table.notes = notes;
     table
 }
@@ -308,7 +306,7 @@ fn depth_head(depth: Depth) -> String {
 }
 
 /// Finds the number in a row that belongs to a column, or else a failed number of the row.
-fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Result<Option<&'n Arc<Measurement>>> {
+fn find_number<'n>(row: &[&'n Arc<ResultRow>], column: &NumberColumn) -> Result<Option<&'n Arc<ResultRow>>> {
     let mut numbers = column.numbers(row);
     match (numbers.next(), numbers.next()) {
         (Some(number), None) => Ok(Some(number)),
@@ -333,7 +331,7 @@ fn has_own_decimals(metric: &Metric) -> bool {
     metric.is_latency() || matches!(metric.source, MetricSource::Damage(..))
 }
 
-fn format_number(number: &Arc<Measurement>, column: &NumberColumn) -> PrintedNumber {
+fn format_number(number: &Arc<ResultRow>, column: &NumberColumn) -> PrintedNumber {
     PrintedNumber::printed(number, column.decimals, if number.failure.is_none() { "—" } else { "failed" })
 }
 
@@ -347,8 +345,8 @@ fn table_header(lead: &RowHeader) -> TableLead {
     }
 }
 
-fn row_header_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> String {
-    let condition = &measurement.record.condition;
+fn row_header_text(lead: RowHeader, number: &ResultRow, table: &TableEntry) -> String {
+    let condition = &number.record.condition;
     match lead {
         RowHeader::Backbone => backbone_label(&condition.backbone).to_owned(),
         RowHeader::Depth => format!("{}/{}", condition.depth, condition.layers),
@@ -364,7 +362,7 @@ fn row_header_text(lead: RowHeader, measurement: &Measurement, table: &TableEntr
             format!("{below}{}{trained}", recovery::heading(&condition.recovery))
         }
         RowHeader::Sequences => {
-            measurement.setup.variant.get(settings::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string)
+            number.setup.variant.get(settings::OPERATOR_SEQUENCES).map_or(String::new(), ToString::to_string)
         }
     }
 }

@@ -65,7 +65,7 @@ fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn
             .filter_map(|row| {
                 let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
                 let shown = row.cells.iter().flatten().next()?;
-                let is_unrepaired = shown.measurement.record.condition.recovery == recovery::NONE && !row.dense;
+                let is_unrepaired = shown.number.record.condition.recovery == recovery::NONE && !row.dense;
                 let heading =
                     entry.across_depths && is_unrepaired || entry.print.shade_sequences.is_some() && row.shaded;
                 let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
@@ -81,7 +81,7 @@ fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn
 /// Describes the backbone and the number of removed layers. Leaves out either one if it varies or is already shown in
 /// the table.
 fn scope_text(entry: &TableEntry, table: &Table) -> String {
-    let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
+    let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.number.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
     let depths: Vec<(usize, usize)> = conditions
         .iter()

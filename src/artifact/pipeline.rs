@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::comparison::{Gate, GateFailure, format_comparison, gate_error, insert_gated_cells};
 use super::drawer::Drawer;
 use super::figure::Drawing;
-use super::files::{FinishedRun, accompanying_files, incomplete_note, run_notes};
+use super::files::{FinishedRun, accompanying_files, incomplete_note, run_notes, write_texts};
 use super::layout::{lay_out_table, with_notes};
 use super::lists::{self, NameList};
 use super::loss_curves::draw_losses;
@@ -25,8 +25,8 @@ use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, 
 use crate::quantity::pluralize;
 use crate::results::number_record::Record;
 use crate::results::{
-    Measurement, NoisyTimes, Provenance, Results, Table, collect, cut_frame, drawn_frame, latex, latex_notes, markdown,
-    notes_file, put, run_frame, screen, tidy_frame, write_csv, write_frame,
+    NoisyTimes, Provenance, ResultRow, Results, Table, collect, cut_frame, drawn_frame, notes_file, put, run_frame,
+    screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
@@ -123,7 +123,7 @@ pub fn make(
 ) -> Result<ArtifactOutcome> {
     let started = SystemTime::now();
     check_depth_units(artifact, grid)?;
-    target.check(&artifact_files(artifact, grid))?;
+    target.output().check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
     let profile = grid.profile.as_deref().unwrap_or_default();
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
@@ -135,7 +135,7 @@ pub fn make(
     // Store the numbers for each seed even if the table aggregates them.
     let tabled = results.aggregate_over(description.table.as_ref().and_then(|table| table.over));
 
-    let staging = target.stage()?;
+    let staging = target.output().stage()?;
     let mut files = Vec::new();
     let mut table = None;
     let mut comparison = String::new();
@@ -143,10 +143,12 @@ pub fn make(
         // An artifact that is not in the paper has no values to compare with.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
-        let order = order_notes(entry, &tabled.measurements(), &order);
+        let order = order_notes(entry, &tabled.rows(), &order);
         let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
-        let laid = with_notes(lay_out_table(description, entry, &tabled.measurements(), &paper)?, profile, notes);
-        files.extend(write_tables(artifact, profile, &laid, &staging)?);
+        let laid = with_notes(lay_out_table(description, entry, &tabled.rows(), &paper)?, profile, notes);
+        files.extend(write_frame(staging.path(), &artifact.name, tidy_frame(&artifact.name, profile, &laid)?)?);
+        let variants = latex_variants(artifact, entry, &laid);
+        files.extend(write_texts(staging.path(), &artifact.name, &laid, &variants, str::to_owned)?);
         comparison = format_comparison(&laid);
         table = Some(laid);
     }
@@ -155,7 +157,7 @@ pub fn make(
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
-    let (files, record) = run.finish(matches!(gated, GateMode::Yes(_)), &results, files, &staging)?;
+    let record = run.finish(matches!(gated, GateMode::Yes(_)), &results, &mut files, staging.path())?;
     // The results page shows only runs that use an unmodified description.
     if target.as_described() {
         let mut part = page_part::build_table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
@@ -238,7 +240,7 @@ pub fn run_gate(
         GateMode::Yes(Some(dense)) => {
             let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
             let results = collect(dense, &run(dense)?, &[]);
-            Gate::check(&results.measurements(), &paper, &description.tolerance)
+            Gate::check(&results.rows(), &paper, &description.tolerance)
         }
         GateMode::Yes(None) | GateMode::No => Gate::default(),
     };
@@ -246,23 +248,6 @@ pub fn run_gate(
     let mut open = grid.clone();
     open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
     Ok((gate, open))
-}
-
-/// Writes a table in all formats. Returns the paths of the files.
-fn write_tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
-    let folder = staging.path();
-    let name = &artifact.name;
-    let mut files = write_frame(folder, name, tidy_frame(name, profile, table)?)?;
-    files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
-    if let Some(entry) = &artifact.description.table {
-        for (name, table) in latex_variants(artifact, entry, table) {
-            files.push(put(&folder.join(format!("{name}.tex")), latex(&table, &name).as_bytes())?);
-        }
-        if let Some(notes) = latex_notes(table, name) {
-            files.push(put(&folder.join(notes_file(name)), notes.as_bytes())?);
-        }
-    }
-    Ok(files)
 }
 
 /// Returns the LaTeX variants of a table with their file names: one with the paper's columns for each name of the
@@ -293,7 +278,7 @@ fn write_figures(
     let description = &artifact.description;
     let mut files = Vec::new();
     let mut figures = Vec::new();
-    let all = results.measurements();
+    let all = results.rows();
     let name = artifact.name.clone();
     let (figure_name, drawings) = match &description.figure {
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
@@ -301,7 +286,7 @@ fn write_figures(
     };
     // If the artifact also has a table, its files already contain the numbers of the figure.
     if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {
-        let numbers: Vec<&Measurement> = all
+        let numbers: Vec<&ResultRow> = all
             .iter()
             .map(AsRef::as_ref)
             .filter(|number| {
@@ -371,20 +356,17 @@ pub fn list(
         ListEntry::Checkpoints => lists::list_checkpoints(experiments)?,
     };
     let target = ResultsFolder::list_folder(results, &artifact.name);
-    let table = format!("{}.md", artifact.name);
     let csv = format!("{}.csv", artifact.name);
     let full_list = list.full_table();
-    let print = list.printed(&artifact.description).map_err(|error| error.at(artifact.file.path().display()))?;
-    let printed = artifact.names().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
-    let printed: Vec<(String, String)> = printed.collect();
-    let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];
-    target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;
+    let printed = list.printed(&artifact.description).map_err(|error| error.at(artifact.file.path().display()))?;
+    let variants: Vec<(String, Table)> =
+        artifact.names().into_iter().map(|name| (name.to_owned(), printed.clone())).collect();
+    let names = [format!("{}.md", artifact.name), csv.clone(), PagePart::FILE.to_owned()];
+    let printed_names = artifact.names().into_iter().map(|name| format!("{name}.tex"));
+    target.check(&names.into_iter().chain(printed_names).collect::<Vec<_>>())?;
     let draft = target.stage()?;
-    put(&draft.path().join(table), markdown(&full_list).as_bytes())?;
+    write_texts(draft.path(), &artifact.name, &full_list, &variants, str::to_owned)?;
     write_csv(&draft.path().join(csv), &run_frame(&full_list)?)?;
-    for (file, text) in &printed {
-        put(&draft.path().join(file), text.as_bytes())?;
-    }
     page_part::build_list_page_part(artifact, &list).write(draft.path())?;
     draft.publish()?;
     Ok(screen(&full_list, width))

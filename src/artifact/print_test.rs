@@ -16,29 +16,22 @@ use super::pipeline::latex_variants;
 use super::print_facts::{extract_facts, normalize_terms, read_fixture};
 use crate::artifact::paper;
 use crate::grid::ListEntry;
-use crate::metric::Metric;
 use crate::results::number_record::{Condition, Record};
 use crate::results::{
-    Measurement, MetricKey, ResultRow, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes,
-    screen, settings,
+    ResultRow, RowHeader, Setup, StoredResults, Table, TableRow, latex, latex_notes, screen, settings,
 };
 
 fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-fn as_measurement(record: Record) -> Arc<Measurement> {
-    let metric = Metric::find(&record.metric).unwrap();
+fn as_row(record: Record) -> Arc<ResultRow> {
     let mut setup = Setup::default();
     if let (_, Some(sequences)) = record.condition.calibrated() {
         let sequences: usize = sequences.parse().unwrap();
         setup.variant = Arc::new([(settings::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
-    let cell = String::new();
-    let key = MetricKey::without_table(&metric);
-    let column = key.to_string();
-    let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-    Arc::new(Measurement { row, key, metric, setup })
+    Arc::new(ResultRow { setup, ..ResultRow::new(record, "") })
 }
 
 /// Returns all variants of an artifact's table with their names. `more` contains metrics and values that the paper does
@@ -64,7 +57,7 @@ fn build_variants(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
             error: None,
         })
     });
-    let numbers: Vec<_> = paper.iter().cloned().chain(further).map(as_measurement).collect();
+    let numbers: Vec<_> = paper.iter().cloned().chain(further).map(as_row).collect();
     let entry = artifact.description.table.as_ref().unwrap();
     let laid = lay_out_table(&artifact.description, entry, &numbers, &paper).unwrap();
     latex_variants(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
@@ -271,14 +264,13 @@ fn all_recorded_tables_compile_without_warnings() {
 // The paper's numbers have no significance marks, so a recorded run is used to check the marks.
 #[test]
 fn table_2_is_not_split_at_120_columns() {
-    let table =
-        lay_out("table2", &paper::records("table2").unwrap().into_iter().map(as_measurement).collect::<Vec<_>>());
+    let table = lay_out("table2", &paper::records("table2").unwrap().into_iter().map(as_row).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
     assert_eq!(text, read_expected("table2-120.txt"));
     assert_eq!(screen(&table, Some(80)), read_expected("table2-80.txt"));
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/table2/tiny");
     let recorded = StoredResults::read(&recorded).unwrap();
-    let numbers: Vec<Arc<Measurement>> = recorded.numbers.iter().map(|number| Arc::new(number.measurement())).collect();
+    let numbers: Vec<Arc<ResultRow>> = recorded.numbers.into_iter().map(Arc::new).collect();
     let text = screen(&lay_out("table2", &numbers), Some(120));
     assert!(text.contains("+ or -: ours is better") && !text.contains("columns 1"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
@@ -289,7 +281,7 @@ fn read_expected(name: &str) -> String {
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
-fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
+fn lay_out(name: &str, numbers: &[Arc<ResultRow>]) -> Table {
     let all = catalog::all(&experiments()).unwrap();
     let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     lay_out_table(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
@@ -297,7 +289,7 @@ fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
 
 #[test]
 fn every_part_of_table_3_has_headers_and_several_columns() {
-    let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(as_measurement).collect();
+    let numbers: Vec<Arc<ResultRow>> = paper::records("table3").unwrap().into_iter().map(as_row).collect();
     for width in [120, 80, 60] {
         let text = screen(&lay_out("table3", &numbers), Some(width));
         assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");

@@ -11,10 +11,8 @@ use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{self, owner, regular};
 use crate::quantity::pluralize;
-use crate::results::{CHANNELS_FILE, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
+use crate::results::{Provenance, ResultRow, StoredResults, settings_that_differ};
 
-/// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
-pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
 const IGNORED_FIELDS: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names listed in a message.

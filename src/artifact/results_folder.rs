@@ -124,24 +124,8 @@ impl ResultsFolder {
         self.as_described
     }
 
-    /// Checks that the files can be written, so that a run does not fail after computing its results.
-    ///
-    /// # Errors
-    /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
-    /// if the folder is not writable.
-    pub fn check(&self, names: &[String]) -> Result<()> {
-        self.active_output().check(names)
-    }
-
-    /// Checks the folder without writing to it.
-    ///
-    /// # Errors
-    /// Fails in the same cases as [`Self::check`].
-    pub fn precheck(&self, names: &[String]) -> Result<()> {
-        self.active_output().precheck(names)
-    }
-
-    fn active_output(&self) -> &OutputFolder {
+    /// Returns the folder that the run writes to.
+    pub fn output(&self) -> &OutputFolder {
         match &self.record {
             RecordMode::Kept { local } => local,
             RecordMode::None | RecordMode::This { .. } => &self.output,
@@ -175,14 +159,6 @@ impl ResultsFolder {
         }))
     }
 
-    /// Creates a draft next to the folder.
-    ///
-    /// # Errors
-    /// Fails with exit code 3 if the draft cannot be created.
-    pub fn stage(&self) -> Result<Draft> {
-        self.active_output().stage()
-    }
-
     /// Moves a finished draft to its final location.
     ///
     /// A recorded run is replaced only if the new run will be recorded and its results differ. If a run reproduces the
@@ -199,20 +175,16 @@ impl ResultsFolder {
             recorded::check_anonymous(&staged)?;
         }
         let comparison = match &self.record {
-            RecordMode::None => return publish_draft(draft, files, plain, None),
+            RecordMode::None => return publish_draft(draft, files, None),
             RecordMode::This { .. } if !Provenance::is_recorded(plain) => {
-                return publish_draft(draft, files, plain, Some("recorded".to_owned()));
+                return publish_draft(draft, files, Some("recorded".to_owned()));
             }
             RecordMode::This { .. } | RecordMode::Kept { .. } => recorded::compare(&staged, plain)?,
         };
         match (&self.record, comparison) {
             (RecordMode::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
-                publish_draft(
-                    draft,
-                    files,
-                    plain,
-                    Some(format!("recorded again; differences from the previous record: {what}")),
-                )
+                let summary = format!("recorded again; differences from the previous record: {what}");
+                publish_draft(draft, files, Some(summary))
             }
             (RecordMode::Kept { local }, RecordComparison::Different(what)) => {
                 let other = plain.display();
@@ -221,23 +193,23 @@ impl ResultsFolder {
                     "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
                      details, run `ghostlab compare {other} {ours}`)"
                 );
-                publish_draft(draft, files, local.path(), Some(summary))
+                publish_draft(draft, files, Some(summary))
             }
             (RecordMode::This { .. }, RecordComparison::Identical) if !have_same_page(&staged, plain)? => {
                 let summary = "recorded again; differences from the previous record: the results page".to_owned();
-                publish_draft(draft, files, plain, Some(summary))
+                publish_draft(draft, files, Some(summary))
             }
             (record, comparison) => {
                 let summary = describe_reproduction(plain, comparison);
                 if let RecordMode::Kept { local } = record
                     && local.path().exists()
                 {
-                    return publish_draft(draft, files, local.path(), Some(summary));
+                    return publish_draft(draft, files, Some(summary));
                 }
-                self.output.put(&missing_large_files(&staged, plain)?)?;
-                let mut files = moved_paths(files, &staged, plain);
-                files.retain(|file| file.exists());
-                Ok(PublishedFiles { files, recorded: Some(summary) })
+                self.output.put(&missing_large_files(&draft, plain)?)?;
+                let kept =
+                    files.iter().map(|file| file.strip_prefix(&staged).map_or(file.clone(), |name| plain.join(name)));
+                Ok(PublishedFiles { files: kept.filter(|file| file.exists()).collect(), recorded: Some(summary) })
             }
         }
     }
@@ -263,14 +235,9 @@ fn describe_reproduction(recorded: &Path, comparison: RecordComparison) -> Strin
     }
 }
 
-/// Returns the paths that files will have once they are moved from one folder to another.
-fn moved_paths(files: &[PathBuf], from: &Path, to: &Path) -> Vec<PathBuf> {
-    files.iter().map(|file| file.strip_prefix(from).map_or_else(|_| file.clone(), |name| to.join(name))).collect()
-}
-
-/// Publishes a draft as `folder`. `files` are the paths of its files in the draft.
-fn publish_draft(draft: Draft, files: &[PathBuf], folder: &Path, recorded: Option<String>) -> Result<PublishedFiles> {
-    let files = moved_paths(files, draft.path(), folder);
+/// Publishes a draft. `files` are the paths of its files in the draft.
+fn publish_draft(draft: Draft, files: &[PathBuf], recorded: Option<String>) -> Result<PublishedFiles> {
+    let files = files.iter().map(|file| draft.published(file)).collect();
     draft.publish()?;
     Ok(PublishedFiles { files, recorded })
 }
@@ -286,26 +253,11 @@ const LOCAL_SUFFIX: &str = "+here";
 
 /// Returns the large files of a draft that are missing from a folder although its manifest lists them with the same
 /// hash.
-fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
-    fn list_files(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
-        for entry in std::fs::read_dir(folder.join(name))? {
-            let entry = entry?;
-            let file_name = entry.file_name().to_string_lossy().into_owned();
-            let path = if name.is_empty() { file_name.clone() } else { format!("{name}/{file_name}") };
-            match entry.file_type()?.is_dir() {
-                true => list_files(folder, &path, found)?,
-                false if file_name.starts_with('.') => {}
-                false => found.push(path),
-            }
-        }
-        Ok(())
-    }
-    let mut names = Vec::new();
-    list_files(draft, "", &mut names).map_err(|error| Error::folder_io("read", draft, &error))?;
-    names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
-    names.sort();
+fn missing_large_files(draft: &Draft, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let manifest = Manifest::read(folder);
-    let files = names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.join(&name))?)));
+    let mut names = draft.file_names()?;
+    names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
+    let files = names.into_iter().map(|name| Ok((name.clone(), regular::read(&draft.path().join(&name))?)));
     files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| manifest.lists(name, bytes)) || file.is_err()).collect()
 }
 

@@ -16,22 +16,22 @@ use super::pipeline::provenance_lines;
 use super::results_folder::{PublishedFiles, ResultsFolder};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
-use crate::metric::Metric;
 use crate::pipeline::exec::GridOutcome;
 use crate::recovery;
 use crate::results::number_record::DENSE;
 use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, CandidateOutcome, SearchOutcome, markdown};
 
-/// Search outcome, and the candidate with the best score in the artifact that scores all cells.
-type SearchComparison<'a> = (&'a SearchOutcome, Option<(&'a ResultRow, &'a Candidate)>);
+/// Candidate with the best score in the artifact that scores all cells, with that score.
+type BestCandidate<'a> = (&'a ResultRow, &'a Candidate);
 
 /// Results of an artifact's searches (races), compared with the table in which every cell was scored on all items.
 pub struct SearchResults<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
     found: &'a [SearchOutcome],
-    compared: Vec<SearchComparison<'a>>,
+    /// Best candidate of each search, or `None` if the table has no score of any candidate.
+    best: Vec<Option<BestCandidate<'a>>>,
 }
 
 impl<'a> SearchResults<'a> {
@@ -44,28 +44,8 @@ impl<'a> SearchResults<'a> {
         results: Option<&'a StoredResults>,
     ) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
-        let better = Metric::find(metric).ok();
         let numbers = results.map_or(&[][..], |results| &results.numbers);
-        Self {
-            grid,
-            races,
-            found,
-            compared: found
-                .iter()
-                .map(|found| {
-                    let measured = numbers.iter().filter(|number| number.record.metric == metric);
-                    let raced = measured.filter_map(|number| {
-                        Some((number.record.value?, number, find_candidate(found, &number.cell)?))
-                    });
-                    let best = raced.reduce(|best, other| {
-                        let is_better =
-                            better.as_ref().map_or(other.0 > best.0, |better| better.is_better(other.0, best.0));
-                        if is_better { other } else { best }
-                    });
-                    (found, best.map(|(_, number, candidate)| (number, candidate)))
-                })
-                .collect(),
-        }
+        Self { grid, races, found, best: found.iter().map(|found| best_candidate(found, numbers, metric)).collect() }
     }
 
     pub fn table(&self) -> Vec<Vec<String>> {
@@ -82,11 +62,11 @@ impl<'a> SearchResults<'a> {
             "Items scored, %",
             "Items × layers, %",
         ];
-        let rows = self.compared.iter().map(|(found, best)| self.build_row(found, *best));
+        let rows = self.found.iter().zip(&self.best).map(|(found, best)| self.build_row(found, *best));
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect()
     }
 
-    fn build_row(&self, found: &SearchOutcome, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
+    fn build_row(&self, found: &SearchOutcome, best: Option<BestCandidate<'_>>) -> Vec<String> {
         let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
         let spent = &found.spent;
         vec![
@@ -112,8 +92,12 @@ impl<'a> SearchResults<'a> {
 
     pub fn notes(&self) -> Vec<String> {
         let table_title = printed(&self.races.table);
-        let known: Vec<String> =
-            self.compared.iter().filter_map(|(found, best)| Some(outcome_text(found, (*best)?.1))).collect();
+        let known: Vec<String> = self
+            .found
+            .iter()
+            .zip(&self.best)
+            .filter_map(|(found, best)| Some(outcome_text(found, (*best)?.1)))
+            .collect();
         let all_items = self.sum_over_races(|found| found.spent.all_items).max(1.0);
         let all_layers = self.sum_over_races(|found| found.spent.all_layers).max(1.0);
         let items = 100.0 * self.sum_over_races(|found| found.spent.items) / all_items;
@@ -183,7 +167,7 @@ impl<'a> SearchResults<'a> {
         started: SystemTime,
     ) -> Result<PublishedFiles> {
         let table = self.table();
-        let staging = target.stage()?;
+        let staging = target.output().stage()?;
         let mut files: Vec<PathBuf> = Vec::new();
         let caption = artifact.description.caption.clone().unwrap_or_default();
         let notes: String = self.notes().iter().map(|note| format!("{note}\n\n")).collect();
@@ -196,7 +180,7 @@ impl<'a> SearchResults<'a> {
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
         // Record no cells, because the search report contains their provenance.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
-        let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
+        let record = run.record(Vec::new(), json!([]), &mut files, staging.path())?;
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             let provenance = provenance_lines(&record, self.grid.cells.len());
@@ -204,6 +188,15 @@ impl<'a> SearchResults<'a> {
         }
         target.publish(staging, &files)
     }
+}
+
+/// Returns the candidate with the best score among `numbers`.
+fn best_candidate<'a>(found: &'a SearchOutcome, numbers: &'a [ResultRow], metric: &str) -> Option<BestCandidate<'a>> {
+    let scored = numbers.iter().filter(|number| number.record.metric == metric);
+    let raced =
+        scored.filter_map(|number| Some((number.record.value?, (number, find_candidate(found, &number.cell)?))));
+    let best = raced.reduce(|best, other| if best.1.0.metric.is_better(other.0, best.0) { other } else { best });
+    best.map(|(_, best)| best)
 }
 
 fn find_candidate<'a>(found: &'a SearchOutcome, cell: &str) -> Option<&'a Candidate> {

@@ -11,7 +11,7 @@ use crate::metric::{self, Metric};
 use crate::model::Cut;
 use crate::pipeline::exec::CellResult;
 use crate::results::number_record::{DENSE, Record};
-use crate::results::{Measurement, Sample, distinct, group_by_key, mean};
+use crate::results::{ResultRow, Sample, distinct, group_by_key, mean};
 use crate::{criterion, recovery};
 
 /// Key of a cut (a set of removed layers): backbone, depth, number of layers and criterion.
@@ -29,11 +29,11 @@ struct SeedValuesByCut {
 
 impl SeedValuesByCut {
     /// Groups the values by cut, method and seed. Returns `None` if the values are not aggregated over seeds.
-    fn new(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
+    fn new(table: &TableEntry, numbers: &[Arc<ResultRow>]) -> Option<Self> {
         let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let metric_id = metric_id.chain(table.metrics.iter().cloned()).next()?;
         let pruned = numbers.iter().map(|number| &**number).filter(|number| number.record.condition.criterion != DENSE);
-        let measured: Vec<&Measurement> = pruned.filter(|number| number.metric.id == metric_id).collect();
+        let measured: Vec<&ResultRow> = pruned.filter(|number| number.metric.id == metric_id).collect();
         let metric = measured.first()?.metric.clone();
         let cuts = distinct(measured.iter().map(|number| backbone_cut(number)).collect::<Vec<_>>().iter());
         let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), values_by_method(&cut, &measured))).collect();
@@ -41,11 +41,11 @@ impl SeedValuesByCut {
     }
 }
 
-fn values_by_method(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
+fn values_by_method(cut: &BackboneCut, measured: &[&ResultRow]) -> Methods {
     let cut_numbers = measured.iter().filter(|number| backbone_cut(number) == *cut);
     let values = cut_numbers.filter_map(|number| match &number.sample {
-        Sample::Seeds(seeds) => {
-            let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
+        Sample::Seeds(rows) => {
+            let values = rows.iter().filter_map(|row| Some((row.seed(), row.valid_value()?)));
             Some((number.record.condition.recovery.clone(), values.collect()))
         }
         _ => None,
@@ -53,8 +53,8 @@ fn values_by_method(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
     values.collect()
 }
 
-fn backbone_cut(measurement: &Measurement) -> BackboneCut {
-    let condition = &measurement.record.condition;
+fn backbone_cut(number: &ResultRow) -> BackboneCut {
+    let condition = &number.record.condition;
     (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
@@ -65,7 +65,7 @@ fn backbone_cut(measurement: &Measurement) -> BackboneCut {
 pub(super) fn draw_seed_dots(
     title: &str,
     table: &TableEntry,
-    numbers: &[Arc<Measurement>],
+    numbers: &[Arc<ResultRow>],
     cells: &[CellResult],
 ) -> Result<Option<Drawing>> {
     let Some(SeedValuesByCut { metric, cuts }) = SeedValuesByCut::new(table, numbers) else { return Ok(None) };
@@ -114,13 +114,13 @@ fn values_of_method(all: &Methods, method: &str) -> Vec<f64> {
 const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
 
 /// Returns the cuts whose removed layers depend on the seed.
-fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
+fn changing_cuts(numbers: &[Arc<ResultRow>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
     let mut changing = BTreeSet::new();
     for number in numbers {
-        let Sample::Seeds(seeds) = &number.sample else { continue };
-        let cuts: BTreeSet<&Cut> = seeds
+        let Sample::Seeds(rows) = &number.sample else { continue };
+        let cuts: BTreeSet<&Cut> = rows
             .iter()
-            .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
+            .filter_map(|row| cells.iter().find(|cell| cell.cell.to_string() == row.cell).map(|cell| &cell.removed))
             .collect();
         if cuts.len() > 1 {
             changing.insert(backbone_cut(number));
@@ -132,7 +132,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
 /// Formats one line per cut that compares the order of the methods with the paper. The line counts the pairs of methods
 /// that are in the paper's order for every seed, in the reverse order for every seed, or in an order that depends on
 /// the seed.
-pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
+pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<ResultRow>], paper: &[Record]) -> Vec<String> {
     let Some(SeedValuesByCut { metric, cuts }) = SeedValuesByCut::new(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
 }

@@ -80,7 +80,7 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     let scores = (0..key.requests())
         .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
         .collect();
-    TaskScores::builtin(key.task().unwrap().name.to_owned(), ScoredTask::new(key, scores).unwrap())
+    TaskScores::builtin(key.task.name.to_owned(), ScoredTask::new(key, scores).unwrap())
 }
 
 fn eval_result<A, E, S>(requested: A, extent: E, sample: S) -> EvalResult<A, E, S> {

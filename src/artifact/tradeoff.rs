@@ -9,16 +9,16 @@ use crate::error::{Error, Result};
 use crate::grid::FigureEntry;
 use crate::metric::{Direction, Metric, MetricSource, Unit};
 use crate::results::number_record::{Condition, DENSE};
-use crate::results::{Measurement, distinct};
+use crate::results::{ResultRow, distinct};
 
 /// Builds the figure from the numbers for one backbone.
 ///
 /// # Errors
 /// Fails if the grid does not measure a cost, unless the cost is a latency and not the only cost.
-pub(super) fn build_pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
+pub(super) fn build_pareto(entry: &FigureEntry, numbers: &[&Arc<ResultRow>]) -> Result<Pareto> {
     let costs = cost_metrics(entry, numbers)?;
     let first_costs = costs.first().map(|cost| filter_by_metric(numbers, &cost.id)).unwrap_or_default();
-    let pruned: Vec<&Measurement> =
+    let pruned: Vec<&ResultRow> =
         first_costs.into_iter().filter(|number| number.record.condition.criterion != DENSE).collect();
     let keys: Vec<SeriesKey> =
         pruned.iter().map(|number| SeriesKey::from_condition(&number.record.condition)).collect();
@@ -36,7 +36,7 @@ pub(super) fn build_pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -
 
 /// Returns the measured metrics for the costs. A latency has one metric for each prompt length and batch size, or none
 /// if the grid times no prompts.
-fn cost_metrics(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
+fn cost_metrics(entry: &FigureEntry, numbers: &[&Arc<ResultRow>]) -> Result<Vec<Metric>> {
     let mut costs = Vec::new();
     for id in &entry.costs {
         let metrics = numbers.iter().map(|number| &number.metric).filter(|metric| metric.family() == id);
@@ -67,7 +67,7 @@ fn cost_axis(cost: &Metric) -> Axis {
 }
 
 /// Returns the numbers for a metric, one per cell.
-fn filter_by_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Measurement> {
+fn filter_by_metric<'n>(numbers: &[&'n Arc<ResultRow>], metric: &str) -> Vec<&'n ResultRow> {
     numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
 }
 
@@ -91,7 +91,7 @@ impl SeriesKey {
 }
 
 /// Returns the point for the cell that `number` belongs to.
-fn to_point(number: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
+fn to_point(number: &ResultRow, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<ResultRow>]) -> ParetoPoint {
     ParetoPoint {
         costs: costs.iter().map(|cost| find_cost(&number.cell, cost, numbers)).collect(),
         values: entry.metrics.iter().map(|metric| find_value(&number.cell, metric, numbers)).collect(),
@@ -101,18 +101,17 @@ fn to_point(number: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers
 
 /// Returns the value of a cost metric for a cell. Size metrics are converted from the percentage removed to the
 /// percentage kept.
-fn find_cost(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
+fn find_cost(cell: &str, cost: &Metric, numbers: &[&Arc<ResultRow>]) -> Option<f64> {
     let value = find_value(cell, &cost.id, numbers)?;
     Some(if matches!(cost.source, MetricSource::Size(_)) { 100.0 - value } else { value })
 }
 
 /// Returns the value of a metric for a cell, or `None` if the cell failed or the value is unknown.
-fn find_value(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f64> {
-    let number = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
-    number.record.value.filter(|_| number.failure.is_none())
+fn find_value(cell: &str, metric: &str, numbers: &[&Arc<ResultRow>]) -> Option<f64> {
+    numbers.iter().find(|number| number.record.metric == metric && number.cell == cell)?.valid_value()
 }
 
-fn to_row(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoRow {
+fn to_row(metric: &str, log: bool, numbers: &[&Arc<ResultRow>]) -> ParetoRow {
     let all = filter_by_metric(numbers, metric);
     let measured = all.first().map(|number| &number.metric);
     let label = measured.map_or_else(

@@ -7,9 +7,8 @@ use super::tradeoff::build_pareto;
 use crate::artifact::figure::Scale;
 use crate::criterion::DepthUnit;
 use crate::grid::Description;
-use crate::metric::Metric;
 use crate::results::number_record::{Condition, DENSE, Record};
-use crate::results::{Measurement, MetricKey, ResultRow, Sample, Setup, markdown};
+use crate::results::{ResultRow, markdown};
 
 fn description() -> Description {
     serde_json::from_value(serde_json::json!({
@@ -47,7 +46,7 @@ const ROWS: [Row; 6] = [
     ("nbl", "nbl", 4, DepthUnit::Attention, 4.0, 2.25, 0.031_26),
 ];
 
-fn numbers() -> Vec<Arc<Measurement>> {
+fn numbers() -> Vec<Arc<ResultRow>> {
     let mut all = Vec::new();
     for (at, (criterion, recovery, depth, unit, removed, perplexity, divergence)) in ROWS.into_iter().enumerate() {
         let values = [
@@ -67,14 +66,8 @@ fn numbers() -> Vec<Arc<Measurement>> {
                 finetuned: false,
                 calibration: "c4".into(),
             };
-            let metric = Metric::find(metric).unwrap();
-            let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-            let key = MetricKey::without_table(&metric);
-            let column = key.to_string();
-            let cell = format!("cell {at}");
-            let setup = Setup::default();
-            let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
-            all.push(Arc::new(Measurement { row, key, metric, setup }));
+            let record = Record { condition, metric: metric.to_owned(), value: Some(value), error: None };
+            all.push(Arc::new(ResultRow::new(record, format!("cell {at}"))));
         }
     }
     all
@@ -127,7 +120,7 @@ fn figure_has_a_series_per_method_and_unit() {
 #[test]
 fn figure_with_an_unmeasured_cost_is_rejected() {
     let numbers = numbers();
-    let others: Vec<&Arc<Measurement>> =
+    let others: Vec<&Arc<ResultRow>> =
         numbers.iter().filter(|number| number.record.metric != "parameters_removed").collect();
     let error = build_pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
     assert!(error.contains("`parameters_removed`") && error.contains("evaluate"), "{error}");
@@ -136,7 +129,7 @@ fn figure_with_an_unmeasured_cost_is_rejected() {
 #[test]
 fn figure_without_latencies_has_no_latency_panel() {
     let numbers = numbers();
-    let others: Vec<&Arc<Measurement>> = numbers.iter().filter(|number| number.record.metric != "prefill_ms").collect();
+    let others: Vec<&Arc<ResultRow>> = numbers.iter().filter(|number| number.record.metric != "prefill_ms").collect();
     let figure = build_pareto(description().figure.as_ref().unwrap(), &others).unwrap();
     assert_eq!(figure.columns.iter().map(|axis| axis.label.as_str()).collect::<Vec<_>>(), ["Params kept"]);
 }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::answer;
 use super::answer::write_commands::{ReproducedArtifact, display_paths};
-use super::requested_work::differing_settings;
 use super::terminal::{self, format_seconds};
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
@@ -23,7 +22,7 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
 
 /// Prints the files written, the dense scores that do not match the paper, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome, seconds: f64) {
-    let all = terminal::format_cell_count(grid.cells.len());
+    let all = pluralize(grid.cells.len(), "cell");
     report_files(&format!("{name}: {all} in {}; ", format_seconds(seconds)), &outcome.files);
     if let Some(recorded) = &outcome.recorded {
         note!("{name}: {recorded}");
@@ -69,19 +68,12 @@ impl ArtifactReport {
         }
         let name = &artifact.name;
         let cells = grid.cells.len();
-        let all = terminal::format_cell_count(cells);
+        let all = pluralize(cells, "cell");
         note!("{name}: up to date ({cells} of {all} cached)");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
         }
-        ReproducedArtifact {
-            name: name.clone(),
-            profile: grid.profile.clone(),
-            cells,
-            differs: differing_settings(target),
-            recorded,
-            files: display_paths(&files),
-            ..ReproducedArtifact::default()
-        }
+        let files = display_paths(&files);
+        ReproducedArtifact { recorded, files, ..ReproducedArtifact::new(artifact, grid, target) }
     }
 }

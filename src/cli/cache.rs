@@ -27,7 +27,7 @@ use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::{KeepSet, Plan, engines_of};
 use crate::pipeline::stage;
 use crate::quantity::{Days, pluralize};
-use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectCondition, ObjectKind, Store};
+use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -138,37 +138,32 @@ fn print_listing(listing: &CacheLsAnswer, all: bool) {
     for StageTotals { sum, states } in &listing.stages {
         let states: Vec<&str> =
             states.iter().map(|found| state_label(*found)).filter(|text| !text.is_empty()).collect();
-        let KindTotals { stage, artifacts, bytes: size, seconds: time } = sum;
-        rows.push(vec![
-            stage.clone(),
-            artifacts.to_string(),
-            format_bytes(*size),
-            format_seconds(*time),
-            states.join("; "),
-        ]);
+        rows.push([format_totals(sum), vec![states.join("; ")]].concat());
     }
     print!("{}", format_columns(&rows, &[1, 2, 3]));
-    if listing.journals.count > 0 {
-        let FileTotals { count, bytes: size } = listing.journals;
-        println!(
-            "unfinished work: {}, {} (the next run resumes from it)",
-            pluralize(count, "journal"),
-            format_bytes(size)
-        );
-    }
-    let dead = "left by dead processes (the next run removes them)";
-    for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
-        if drafts.count > 0 {
-            println!("drafts: {}, {}, {what}", drafts.count, format_bytes(drafts.bytes));
+    let CacheLsAnswer { journals, drafts, dead_drafts, programs, .. } = listing;
+    let journal_count = pluralize(journals.count, "journal");
+    for (what, count, totals, note) in [
+        ("unfinished work", journal_count, journals, " (the next run resumes from it)"),
+        ("drafts", drafts.count.to_string(), drafts, ", being written"),
+        ("drafts", dead_drafts.count.to_string(), dead_drafts, ", left by dead processes (the next run removes them)"),
+        (
+            "programs of submitted jobs",
+            programs.count.to_string(),
+            programs,
+            " (`cache gc` removes the programs of finished jobs)",
+        ),
+    ] {
+        if totals.count > 0 {
+            println!("{what}: {count}, {}{note}", format_bytes(totals.bytes));
         }
     }
-    if listing.programs.count > 0 {
-        let FileTotals { count, bytes: size } = listing.programs;
-        println!(
-            "programs of submitted jobs: {count}, {} (`cache gc` removes the programs of finished jobs)",
-            format_bytes(size)
-        );
-    }
+}
+
+/// Formats the kind, number, size and compute time of objects as cells of a row.
+fn format_totals(sum: &KindTotals) -> Vec<String> {
+    let KindTotals { stage, artifacts, bytes, seconds } = sum;
+    vec![stage.clone(), artifacts.to_string(), format_bytes(*bytes), format_seconds(*seconds)]
 }
 
 fn state_label(state: ArtifactState) -> &'static str {
@@ -187,8 +182,8 @@ fn verify(store: &Store, repair: bool, rewritten_marker: Option<PathBuf>) -> Res
         if let Some(path) = &answer.mended {
             println!("rewrote {}, which was missing or damaged", path.display());
         }
-        answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
-        answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
+        answer.damaged.iter().for_each(|damaged| println!("{}", damaged.error));
+        answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.error));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
         let intact = answer.artifacts - answer.damaged.len();
         println!("{intact} of {} {verb} intact", pluralize(answer.artifacts, "object"));
@@ -266,7 +261,7 @@ fn collect_garbage(gc: &Gc) -> Result<ExitCode> {
 }
 
 /// Returns whether `cache gc` deletes an object, provided that no run uses it.
-fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
+fn is_evicted(gc: &Gc, kept: &KeptObjects<'_>, entry: &InventoryItem) -> bool {
     // Keep objects that were written by a newer program version or, with `--keep`, computed by an engine that this
     // version does not support.
     if entry.is_newer_version()
@@ -283,7 +278,7 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     if entry.is_older_version() {
         return false;
     }
-    let damaged = matches!(entry.condition, ObjectCondition::Damaged(_));
+    let damaged = entry.object.is_err();
     let is_known = kept.absent_profiles.is_empty() || kept.used.has_all_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let has_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
@@ -315,9 +310,7 @@ fn print_deletions(clearing: &CacheGcAnswer) {
         return;
     }
     let mut rows = vec![["to delete", "objects", "bytes", "recompute time"].map(str::to_string).to_vec()];
-    for KindTotals { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
-        rows.push(vec![stage.clone(), artifacts.to_string(), format_bytes(*size), format_seconds(*time)]);
-    }
+    rows.extend(clearing.going.iter().map(format_totals));
     for (size, what) in others.into_iter().filter(|(size, _)| size.count > 0) {
         rows.push(vec![what.into(), size.count.to_string(), format_bytes(size.bytes), String::new()]);
     }
@@ -330,8 +323,11 @@ fn print_deletions(clearing: &CacheGcAnswer) {
 }
 
 /// Objects used by the grids passed to `--keep`.
-#[derive(Default)]
-struct KeptObjects {
+struct KeptObjects<'a> {
+    gc: &'a Gc,
+    store: &'a Store,
+    /// Engines for which objects are kept.
+    requests: Vec<EngineRequest>,
     used: KeepSet,
     /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
@@ -339,14 +335,14 @@ struct KeptObjects {
     absent_profiles: Vec<String>,
 }
 
-impl KeptObjects {
+impl<'a> KeptObjects<'a> {
     /// Collects the objects that the grids use. If no engine is given, this covers every engine in the store.
     ///
     /// # Errors
     /// Fails if inputs of a profile are missing, because its objects would be treated as unused. Without `--profile`, a
     /// profile that has no backbone on this machine is added to `absent_profiles` instead, and objects whose inputs are
     /// unknown are kept.
-    fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
+    fn new(gc: &'a Gc, store: &'a Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
             entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
@@ -354,55 +350,40 @@ impl KeptObjects {
         if request == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));
         }
-        let mut kept_objects = Self { unknown_engines, ..Self::default() };
+        let used = KeepSet::default();
+        let mut kept_objects = Self { gc, store, requests, used, unknown_engines, absent_profiles: Vec::new() };
         for file in &gc.keep {
             let file = GridFile::read(file)?;
             let requested = if gc.profile.is_empty() { file.profiles() } else { gc.profile.clone() };
-            let profiles: Vec<Option<&str>> = if requested.is_empty() {
-                vec![None]
-            } else {
-                requested.iter().map(|name| Some(name.as_str())).collect()
-            };
-            for profile in profiles {
-                kept_objects.add(gc, (&file, profile), store, &requests)?;
+            let default = requested.is_empty().then_some(None);
+            for profile in requested.iter().map(|name| Some(name.as_str())).chain(default) {
+                kept_objects.add(&file, profile)?;
             }
         }
         Ok(kept_objects)
     }
 
     /// Adds the objects that a profile of a grid uses.
-    fn add(
-        &mut self,
-        gc: &Gc,
-        (file, profile): (&GridFile, Option<&str>),
-        store: &Store,
-        requests: &[EngineRequest],
-    ) -> Result<()> {
-        let error = match self.add_plans(gc, (file, profile), store, requests) {
-            Err(error) if error.kind() == error::ErrorKind::Missing && gc.profile.is_empty() => error,
+    fn add(&mut self, file: &GridFile, profile: Option<&str>) -> Result<()> {
+        let error = match self.add_plans(file, profile) {
+            Err(error) if error.kind() == error::ErrorKind::Missing && self.gc.profile.is_empty() => error,
             done => return done,
         };
         match profile {
-            Some(name) if has_no_backbone(file, name, &gc.overrides)? => {
+            Some(name) if has_no_backbone(file, name, &self.gc.overrides)? => {
                 self.absent_profiles.push(format!("profile `{name}` of {}", file.path().display()));
                 Ok(())
             }
-            Some(name) => Err(missing_profile_error(gc, file, name, &error)),
+            Some(name) => Err(missing_profile_error(self.gc, file, name, &error)),
             None => Err(error),
         }
     }
 
-    fn add_plans(
-        &mut self,
-        gc: &Gc,
-        (file, profile): (&GridFile, Option<&str>),
-        store: &Store,
-        requests: &[EngineRequest],
-    ) -> Result<()> {
-        let grid = file.grid(profile, &gc.overrides)?;
-        for &request in requests {
-            let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens)?;
-            self.used.add(&plan, store);
+    fn add_plans(&mut self, file: &GridFile, profile: Option<&str>) -> Result<()> {
+        let grid = file.grid(profile, &self.gc.overrides)?;
+        for &request in &self.requests {
+            let plan = Plan::new(&grid, self.store, request, RunSettings::default().batch_tokens)?;
+            self.used.add(&plan, self.store);
         }
         Ok(())
     }

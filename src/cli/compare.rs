@@ -100,22 +100,16 @@ fn find_run_folder(path: &Path) -> Result<PathBuf> {
 }
 
 fn format_settings(differences: &Differences) -> String {
-    match differences.settings.as_slice() {
-        [] => "settings: the same\n".to_owned(),
-        settings => {
-            format!("settings that differ:\n{}", format_settings_table("setting", settings, &ToString::to_string))
-        }
-    }
+    format_differing("setting", &differences.settings, "settings that differ:", &ToString::to_string)
+        .unwrap_or_else(|| "settings: the same\n".to_owned())
 }
 
 fn format_data(differences: &Differences) -> String {
     if !differences.data_known {
         return "data: unknown; one of the runs did not record input hashes\n".to_owned();
     }
-    match differences.data.as_slice() {
-        [] => "data: the same for all inputs that both runs use\n".to_owned(),
-        data => format!("data that differ (hashes):\n{}", format_settings_table("data", data, &shorten_hash)),
-    }
+    format_differing("data", &differences.data, "data that differ (hashes):", &shorten_hash)
+        .unwrap_or_else(|| "data: the same for all inputs that both runs use\n".to_owned())
 }
 
 /// Formats the settings in which the evaluation protocols differ. Data hashes are omitted.
@@ -138,18 +132,13 @@ fn format_protocol_value(value: Option<Canonical>) -> String {
 }
 
 fn format_engines(differences: &Differences) -> String {
-    match differences.engines.as_slice() {
-        [] => String::new(),
-        engines => format!("engines that differ:\n{}", format_settings_table("backbone", engines, &format_json_value)),
-    }
+    format_differing("backbone", &differences.engines, "engines that differ:", &format_json_value).unwrap_or_default()
 }
 
 /// Formats the settings that differ between paired numbers.
 fn format_global_differences(differences: &Differences) -> String {
-    match differences.global_differences.as_slice() {
-        [] => String::new(),
-        all => format!("paired despite different settings:\n{}", format_settings_table("setting", all, &shorten_hash)),
-    }
+    let heading = "paired despite different settings:";
+    format_differing("setting", &differences.global_differences, heading, &shorten_hash).unwrap_or_default()
 }
 
 /// Formats the numbers that were not paired because several numbers of the other run match them.
@@ -183,14 +172,21 @@ fn shorten_hash(value: &Value) -> String {
     }
 }
 
-fn format_settings_table(head: &str, settings: &[SettingDifference], format: &dyn Fn(&Value) -> String) -> String {
-    let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
+/// Formats a table of settings under a heading. Returns `None` if there are no settings.
+fn format_differing(
+    column: &str,
+    settings: &[SettingDifference],
+    heading: &str,
+    format: &dyn Fn(&Value) -> String,
+) -> Option<String> {
+    let mut rows = vec![[column, "A", "B"].map(str::to_owned).to_vec()];
     for setting in settings {
         let [first, second] = [&setting.first, &setting.second]
             .map(|value| value.as_ref().map_or("—".to_owned(), |value| format(&value.value())));
         rows.push(vec![setting.path.to_string(), first, second]);
     }
-    format_columns(&shorten_columns(rows, &[], terminal::width()), &[])
+    let table = format_columns(&shorten_columns(rows, &[], terminal::width()), &[]);
+    (!settings.is_empty()).then(|| format!("{heading}\n{table}"))
 }
 
 /// Explains why no values were paired. Suggests `--map` if the runs use different backbones.

@@ -22,9 +22,7 @@ impl MetricKind {
     fn from_metric(metric: &Metric) -> Self {
         match metric.source {
             MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Texts(_) => Self::Text,
-            MetricSource::Task(_) | MetricSource::Flips(_) | MetricSource::Tasks(_) | MetricSource::Defined => {
-                Self::Task
-            }
+            MetricSource::Task | MetricSource::Flips(_) | MetricSource::Tasks(_) | MetricSource::Defined => Self::Task,
             MetricSource::Prompt(_) | MetricSource::Decode(_) => Self::Prompt,
             MetricSource::Repair(_) => Self::Repair,
             MetricSource::Size(_) => Self::Size,

@@ -122,34 +122,31 @@ fn current_directory() -> String {
     std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
 }
 
+/// Origin of a store in the user's data directory, for messages.
+const USER_DATA: &str = "user data directory; no checkout found";
+
 impl StoreArgs {
-    /// Returns the path of the store, which need not exist. Returns `None` if no store is named and there is neither a
-    /// checkout nor a home directory.
-    pub(super) fn root(&self) -> Option<PathBuf> {
-        self.resolve_path(None).ok()
+    /// Returns the path of the store that is named by an option or a variable, and the name of the option or variable.
+    fn explicit_path(&self) -> Option<(PathBuf, &'static str)> {
+        let variable = || Some((PathBuf::from(std::env::var_os(STORE_VARIABLE)?), STORE_VARIABLE));
+        self.store.clone().map(|path| (path, "--store")).or_else(variable)
     }
 
-    fn explicit_path(&self) -> Option<PathBuf> {
-        self.store.clone().or_else(|| std::env::var_os(STORE_VARIABLE).map(PathBuf::from))
+    fn path(&self, near: Option<&Path>) -> Result<(PathBuf, &'static str)> {
+        let (path, origin) = self.resolve(near)?;
+        detail!("store: {} ({origin})", path.display());
+        Ok((path, origin))
     }
 
-    fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
-        let path = self.resolve_path(near)?;
-        let how = match (&self.store, self.explicit_path()) {
-            (Some(_), _) => "--store".to_owned(),
-            (None, Some(_)) => STORE_VARIABLE.to_owned(),
-            (None, None) if find_checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
-            (None, None) => "data/store of the checkout".to_owned(),
-        };
-        detail!("store: {} ({how})", path.display());
-        Ok(path)
-    }
-
-    fn resolve_path(&self, near: Option<&Path>) -> Result<PathBuf> {
+    /// Returns the path of the store, which need not exist, and its origin.
+    ///
+    /// # Errors
+    /// Fails if no store is named and there is neither a checkout nor a home directory.
+    pub(super) fn resolve(&self, near: Option<&Path>) -> Result<(PathBuf, &'static str)> {
         let found = self
             .explicit_path()
-            .or_else(|| find_checkout(near).map(|checkout| checkout.join("data/store")))
-            .or_else(|| Some(installed::user_data_folder()?.join("store")));
+            .or_else(|| Some((find_checkout(near)?.join("data/store"), "data/store of the checkout")))
+            .or_else(|| Some((installed::user_data_folder()?.join("store"), USER_DATA)));
         found.ok_or_else(|| {
             Error::missing("no store found")
                 .at(current_directory())
@@ -164,8 +161,8 @@ impl StoreArgs {
 
     /// Opens the named store, or the store of the checkout that contains `near`, for writing.
     pub(super) fn open(&self, near: Option<&Path>) -> Result<Store> {
-        let path = self.path(near)?;
-        if self.explicit_path().is_none() && find_checkout(near).is_none() && !path.exists() {
+        let (path, origin) = self.path(near)?;
+        if origin == USER_DATA && !path.exists() {
             note!("creating a store in {} (set --store or {STORE_VARIABLE} to use another one)", path.display());
         }
         Ok(Store::open(&path, stage::STORE_WORDS)?.with_rehash(self.rehash).with_provenance(machine::provenance))
@@ -175,7 +172,7 @@ impl StoreArgs {
     pub(super) fn open_read_only(&self) -> Result<Store> {
         match self.explicit_path() {
             // Check only that the marker exists. If it is not a regular file, reading it later reports the error.
-            Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store_error(&named)),
+            Some((named, _)) if named.join("store.json").symlink_metadata().is_err() => Err(no_store_error(&named)),
             _ => self.open_read_only_or_empty(None),
         }
     }
@@ -183,12 +180,12 @@ impl StoreArgs {
     /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store does not have
     /// to exist.
     pub(super) fn open_read_only_or_empty(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::open_read_only(&self.path(near)?, stage::STORE_WORDS)?.with_rehash(self.rehash))
+        Ok(Store::open_read_only(&self.path(near)?.0, stage::STORE_WORDS)?.with_rehash(self.rehash))
     }
 
     /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.
     pub(super) fn repair_marker(&self) -> Result<Option<PathBuf>> {
-        let root = self.path(None)?;
+        let (root, _) = self.path(None)?;
         Ok(Store::repair_marker(&root, stage::STORE_WORDS)?.then(|| root.join("store.json")))
     }
 }
@@ -210,10 +207,10 @@ fn no_store_error(named: &Path) -> Error {
 /// none, the hint is `fallback_hint`.
 pub(super) fn with_similar_path_hint(error: Error, path: &Path, fallback_hint: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();
+    let items = files::entries(folder).unwrap_or_default();
     let near = path.file_name().and_then(|name| name.to_str()).and_then(|stem| {
-        let near = nearest(stem, names.iter().map(String::as_str).filter(|name| *name != stem))?;
+        let names = items.iter().filter_map(|item| item.file_name()?.to_str());
+        let near = nearest(stem, names.filter(|name| *name != stem))?;
         Some(format!("did you mean `{}`?", path.with_file_name(near).display()))
     });
     error.hint(near.unwrap_or_else(|| fallback_hint.to_owned()))

@@ -19,6 +19,7 @@ use crate::hub::{FetchPlan, Hub, HubSettings};
 use crate::linalg::amx::{self, AmxStatus};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
+use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -80,7 +81,7 @@ impl CheckItem {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let opened = arguments.store.open_read_only_or_empty(None);
     // There is no store to inspect if none is named and there is neither a checkout nor a home directory.
-    let no_store = arguments.store.root().is_none();
+    let no_store = arguments.store.resolve(None).is_err();
     let store = opened.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
@@ -122,14 +123,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         note!("all requirements met");
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!(
-        "{}",
-        if lacking == 1 {
-            "1 requirement is missing".to_owned()
-        } else {
-            format!("{lacking} requirements are missing")
-        }
-    );
+    let verb = if lacking == 1 { "is" } else { "are" };
+    eprintln!("{} {verb} missing", pluralize(lacking, "requirement"));
     Ok(ExitCode::from(3))
 }
 

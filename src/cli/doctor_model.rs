@@ -17,6 +17,7 @@ use crate::model::{
     Program, ResidualStream, Step, Sublayer, Trie, check_weights, deploy, folder_program,
 };
 use crate::options::Options;
+use crate::results::group_by_key;
 use crate::{machine, recovery};
 
 /// Number of tokens that `--check` uses, unless a sliding window is smaller.
@@ -64,7 +65,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
             rule.check_backbone(&config)?;
-            rule.check(&PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
+            rule.check(&method.name, &PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
         });
         lines.push(CheckItem::from_result(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
@@ -107,13 +108,8 @@ fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<C
 
 /// Formats the cuts and recoveries that a format supports, such as `` whole layers removed with `none`, `merge` ``.
 fn list_cuts(cuts: &[ExportableCut], is_supported: impl Fn(&Formats) -> bool) -> String {
-    let mut by_unit: Vec<(DepthUnit, Vec<&str>)> = Vec::new();
-    for ExportableCut { unit, recovery, .. } in cuts.iter().filter(|cut| is_supported(&cut.formats)) {
-        match by_unit.iter_mut().find(|(listed, _)| listed == unit) {
-            Some((_, recoveries)) => recoveries.push(recovery.as_str()),
-            None => by_unit.push((*unit, vec![recovery.as_str()])),
-        }
-    }
+    let supported = cuts.iter().filter(|cut| is_supported(&cut.formats));
+    let by_unit = group_by_key(supported.map(|cut| (cut.unit, cut.recovery.as_str())));
     let groups = by_unit.into_iter().map(|(unit, recoveries)| {
         let removed = match unit {
             DepthUnit::Layers => "whole layers",
@@ -235,7 +231,7 @@ fn format_attention(config: &Config) -> String {
 
 /// Formats the size of a model's KV cache, in total and for one attention sublayer.
 fn format_kv_cache(config: &Config, program: &Program) -> String {
-    let one = Program(vec![Step::Attention(0)]);
+    let one = Program(vec![Step::Sublayer(Sublayer::Attention, 0)]);
     let [all, saved] = [program, &one].map(|program| {
         let per_token = config.cache_bytes(program);
         let context = config.max_positions.map(|context| {

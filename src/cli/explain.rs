@@ -38,13 +38,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
         let cell = find_cell_by_key(&plan, &arguments.cell).map_or_else(|| find_cell(grid, &arguments.cell), Ok);
-        let better = cell.is_ok() || found.is_none();
-        if better {
+        if cell.is_ok() {
             found = Some((plan, cell));
-        }
-        if found.as_ref().is_some_and(|(_, cell)| cell.is_ok()) {
             break;
         }
+        found = found.or(Some((plan, cell)));
     }
     let Some((plan, cell)) = found else { return Err(Error::bad_input("the grid has no cells")) };
     let index = cell?;

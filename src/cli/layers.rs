@@ -6,15 +6,14 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::layers::{CriterionScores, LayerScore, LayersAnswer};
 use super::answer::{self, Answer};
-use super::directories::{self, StoreArgs};
-use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, add_entries, build_backbone_entry, with_fetch_hint};
+use super::grid_args::ComputeArgs;
+use super::named_entries::{NamedGrid, with_fetch_hint};
 use super::terminal::format_columns;
-use super::{fetch, progress, requested_work, stop};
+use super::{directories, fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::corpus::WindowRule;
@@ -77,13 +76,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    threads: Threads,
-    #[command(flatten)]
-    store: StoreArgs,
+    compute: ComputeArgs,
 }
 
 /// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
@@ -94,9 +87,8 @@ const LAYER: &str = "layer";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let format = arguments.figure.as_deref().map(parse_figure_format).transpose()?;
-    arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
+    let store = arguments.compute.start(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let rankings = arguments.select_rankings()?;
     let file = GridFile::from_text(&arguments.format_grid(&rankings)?, Path::new(FILE))?;
@@ -116,7 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         is_ours: |_| false,
     });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
-    let settings = arguments.limits.settings(arguments.engine.request());
+    let settings = arguments.compute.settings();
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
     let ranked = arguments.build_answer(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
@@ -151,27 +143,22 @@ impl Arguments {
         Ok(requested.collect())
     }
 
-    /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
+    /// Builds the text of the grid. Each criterion removes one layer or sublayer.
     fn format_grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
-        let (name, backbones) = build_backbone_entry(&self.model)?;
-        let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
-        let length = self.length as usize;
-        let (corpora, read) =
-            shared.build_text_entries("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
-        let corpus = read.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
+        let mut grid = NamedGrid::new(&self.model, self.profile.as_ref())?;
+        let text = grid.add_text("--corpus", &self.corpus, self.length as usize, &self.rule, Some(1))?;
         let mut rows = rankings.iter().map(|ranking| {
             let depth = if ranking.unit.is_layers() { json!(1) } else { json!({ ranking.unit.name(): 1 }) };
             json!({"criterion": ranking.name, "depth": depth})
         });
         let first = rows.next().unwrap_or_default();
-        let mut grid = json!({
-            "name": FILE, "backbone": [name], "criterion": first["criterion"], "depth": first["depth"],
+        let settings = json!({
+            "name": FILE, "backbone": [grid.backbone], "criterion": first["criterion"], "depth": first["depth"],
             "recovery": "none", "include": rows.collect::<Vec<Value>>(),
-            "calibration": {"corpus": corpus, "sequences": self.sequences, "length": self.length},
-            "evaluate": {"perplexity": read},
+            "calibration": {"corpus": text["corpus"], "sequences": self.sequences, "length": self.length},
+            "evaluate": {"perplexity": [text]},
         });
-        add_entries(&mut grid, backbones, Map::new(), corpora);
-        Ok(grid.to_string())
+        Ok(grid.format(settings))
     }
 
     /// Extracts the layer scores of each criterion from the grid's outcome. `read_trial_scores` returns the scores of

@@ -1,17 +1,16 @@
 //! List of artifacts with their stored results, remaining work and last run.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::answer::write_commands::ListedArtifact;
 use super::requested_work::artifact_results_folder;
-use super::terminal::{self, format_columns, format_seconds};
+use super::terminal::{format_columns, format_seconds};
 use crate::artifact::{self, Artifact};
 use crate::error::Result;
-use crate::grid::Grid;
 use crate::model::EngineRequest;
 use crate::pipeline::exec::{RunRecord, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreState};
+use crate::pipeline::plan::{BackbonePlan, Estimate, Plan, StoreView};
+use crate::quantity::pluralize;
 use crate::results::Provenance;
 use ghostlab_store::Store;
 
@@ -23,103 +22,61 @@ pub(super) struct ArtifactList<'a> {
     pub(super) engine: EngineRequest,
 }
 
-/// Remaining floating-point operations of one grid, with the engine and machine that run it.
-struct RemainingFlops {
-    engine: String,
-    machine: String,
-    flops: f64,
-}
-
-/// Complete cells, remaining work and results directory of an artifact.
-struct ArtifactProgress {
-    profile: String,
-    cells: usize,
-    complete: usize,
-    /// Remaining work per grid; `None` if texts are not tokenized yet.
-    remaining_flops: Option<Vec<RemainingFlops>>,
-    /// Results directory; `None` if it is unknown, for example because this machine does not support the engine.
-    results: Option<PathBuf>,
-}
-
 impl ArtifactList<'_> {
     /// Lists artifacts with their progress.
     ///
     /// # Errors
     /// Fails if the store cannot be read or this machine does not support the engine.
     pub(super) fn list_artifacts(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
-        let mut rates = BTreeMap::new();
-        let mut listed = Vec::new();
-        for artifact in all {
-            let name = artifact.name.clone();
-            let title = artifact.description.title.clone();
-            let mut entry = ListedArtifact { name, title, ..ListedArtifact::default() };
-            if artifact.description.list.is_none() {
-                match self.read_progress(artifact)? {
-                    Ok(ArtifactProgress { profile, cells, complete, remaining_flops, results }) => {
-                        (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
-                        // The remaining time is unknown if no run has measured the engine's speed on this machine.
-                        entry.seconds_left = remaining_flops.and_then(|remaining| {
-                            remaining.into_iter().try_fold(0.0, |sum, RemainingFlops { engine, machine, flops }| {
-                                let rate = *rates
-                                    .entry((engine.clone(), machine.clone()))
-                                    .or_insert_with(|| RunRecord::latest_rate(self.store, &engine, &machine));
-                                Some(sum + flops / rate?)
-                            })
-                        });
-                        entry.made = results.as_deref().and_then(find_last_finish_time);
-                    }
-                    Err(lacks) => entry.lacks = Some(lacks),
-                }
-            }
-            listed.push(entry);
-        }
-        Ok(listed)
+        all.iter().map(|artifact| self.list_artifact(artifact)).collect()
     }
 
-    /// Returns the progress of an artifact, or an inner error with the reason why its grid cannot be read.
-    fn read_progress(&self, artifact: &Artifact) -> Result<Result<ArtifactProgress, String>> {
+    fn list_artifact(&self, artifact: &Artifact) -> Result<ListedArtifact> {
+        let name = artifact.name.clone();
+        let title = artifact.description.title.clone();
+        let listed = ListedArtifact { name, title, ..ListedArtifact::default() };
+        if artifact.description.list.is_some() {
+            return Ok(listed);
+        }
         let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,
-            Err(error) => return Ok(Err(error.one_line())),
+            Err(error) => return Ok(ListedArtifact { lacks: Some(error.one_line()), ..listed }),
         };
-        let mut progress = ArtifactProgress {
-            profile: String::new(),
-            cells: 0,
-            complete: 0,
-            remaining_flops: Some(Vec::new()),
-            results: None,
-        };
+        let mut complete = 0;
+        let mut seconds_left = Some(0.0);
         for grid in &grids {
-            self.add_grid(grid, &mut progress)?;
+            let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
+            let state = StoreView::survey(&plan, self.store);
+            let complete_here = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
+            complete += complete_here;
+            if complete_here < grid.cells.len() {
+                let time = self.estimate_seconds(&plan, &state)?;
+                seconds_left = seconds_left.zip(time).map(|(sum, time)| sum + time);
+            }
         }
-        if let Some(grid) = grids.last() {
-            let folder = artifact_results_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
-            progress.results = folder.map(|folder| folder.path().to_owned());
-            progress.profile = grid.profile.clone().unwrap_or_default();
-        }
-        Ok(Ok(progress))
+        // The results directory is unknown if this machine does not support the engine.
+        let last = grids.last();
+        let results =
+            last.map(|grid| artifact_results_folder(artifact, grid, self.overrides, self.engine, self.results));
+        Ok(ListedArtifact {
+            profile: Some(last.and_then(|grid| grid.profile.clone()).unwrap_or_default()),
+            cells: Some(grids.iter().map(|grid| grid.cells.len()).sum()),
+            complete: Some(complete),
+            seconds_left,
+            made: results.and_then(|folder| find_last_finish_time(folder.ok()?.path())),
+            ..listed
+        })
     }
 
-    fn add_grid(&self, grid: &Grid, progress: &mut ArtifactProgress) -> Result<()> {
-        let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
-        let state = StoreState::read(&plan, self.store);
-        let complete = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
-        progress.cells += grid.cells.len();
-        progress.complete += complete;
-        if complete == grid.cells.len() {
-            return Ok(());
+    /// Estimates the remaining time of a grid in seconds. It is unknown if texts are not tokenized yet, or if no run
+    /// has measured the engine's rate on this machine.
+    fn estimate_seconds(&self, plan: &Plan<'_>, state: &StoreView) -> Result<Option<f64>> {
+        let estimate = Estimate::from_plan(plan, state, RunSettings::default().spool_bytes, u64::MAX)?;
+        if !plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key)) {
+            return Ok(None);
         }
-        let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
-        let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-        match &mut progress.remaining_flops {
-            Some(remaining) if known => remaining.push(RemainingFlops {
-                engine: plan.engines(),
-                machine: plan.machine(),
-                flops: estimate.cost.left,
-            }),
-            remaining => *remaining = None,
-        }
-        Ok(())
+        let rate = RunRecord::latest_rate(self.store, &plan.engines(), &plan.machine());
+        Ok(rate.map(|rate| estimate.cost.left / rate))
     }
 }
 
@@ -142,7 +99,7 @@ pub(super) fn format_list(all: &[ListedArtifact]) -> String {
             (None, ..) => empty_cell(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", format_seconds(time)),
-            (Some((complete, cells)), ..) => terminal::format_cell_count(cells - complete),
+            (Some((complete, cells)), ..) => pluralize(cells - complete, "cell"),
         };
         let finished = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { empty_cell() };
         let stored = stored.map_or_else(empty_cell, |(complete, cells)| format!("{complete} of {cells}"));

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use clap_complete::Shell as ScriptShell;
+use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::answer::write_commands::{CompletionsAnswer, ManAnswer, SchemaAnswer, display_path};
@@ -50,25 +51,13 @@ fn render_pages(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> 
 #[derive(Args)]
 pub(super) struct CompletionsArguments {
     /// Shell to generate completions for.
-    #[arg(value_enum)]
+    #[arg(value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|name| name.parse::<Shell>()))]
     shell: Shell,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
 pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCode> {
-    let shell = match arguments.shell {
-        Shell::Bash => ScriptShell::Bash,
-        Shell::Zsh => ScriptShell::Zsh,
-        Shell::Fish => ScriptShell::Fish,
-    };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut help::build_command(), "ghostlab", &mut script);
+    clap_complete::generate(arguments.shell, &mut help::build_command(), "ghostlab", &mut script);
     let script = CompletionsAnswer { script: String::from_utf8_lossy(&script).into_owned() };
     answer::print_answer(script, Answer::Completions, |answer| terminal::print(format_args!("{}", answer.script)))
 }

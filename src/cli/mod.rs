@@ -84,9 +84,7 @@ struct Arguments {
     )]
     text: Gigabytes,
     #[command(flatten)]
-    output_format: answer::OutputFormat,
-    #[command(flatten)]
-    verbosity: terminal::Verbosity,
+    output: terminal::OutputArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -229,8 +227,7 @@ fn execute(words: &[OsString]) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    arguments.verbosity.apply();
-    arguments.output_format.apply();
+    arguments.output.apply();
     TextLimit::set(arguments.text.bytes());
     let result = match arguments.command {
         Command::Init(arguments) => project_setup::run(&arguments),

@@ -1,5 +1,6 @@
 //! Grid entries for models, tasks and texts that are named on the command line.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -28,14 +29,6 @@ pub(super) fn with_fetch_hint(error: Error) -> Error {
     }
 }
 
-/// Adds backbones, tasks and corpora to a grid. Skips empty maps.
-pub(super) fn add_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
-    let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
-    for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
-        grid[key] = part;
-    }
-}
-
 /// Parses the window length in tokens, given as `TEXT@TOKENS`.
 fn parse_window_length(flag: &str, argument: &str, length: &str) -> Result<usize> {
     let parsed = length.parse().ok().filter(|length| (2..=MAX).contains(length));
@@ -49,18 +42,12 @@ fn parse_window_length(flag: &str, argument: &str, length: &str) -> Result<usize
 
 /// Grid entries for texts and tasks that a profile (`profiles/NAME.yaml`) defines, by name. Their paths are absolute.
 #[derive(Default)]
-pub(super) struct SharedEntries {
+struct ProfileEntries {
     corpora: Map<String, Value>,
     tasks: Map<String, Value>,
 }
 
-impl SharedEntries {
-    /// Returns the texts and tasks in `profile` or, if it is `None`, in the profile that the model's entry names.
-    pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = profile.cloned().or_else(|| find_model_profile(model));
-        Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
-    }
-
+impl ProfileEntries {
     fn read(name: &str) -> Result<Self> {
         let file = Path::new("profiles").join(name).with_extension("yaml");
         let folders = [Some(PathBuf::new()), directories::find_experiments(None).ok()];
@@ -81,79 +68,96 @@ impl SharedEntries {
         let corpora = resolve_entries(&profile, folder, "corpora")?;
         Ok(Self { corpora, tasks: resolve_entries(&profile, folder, "tasks")? })
     }
+}
 
-    /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
-    pub(super) fn build_task_entries(
-        &self,
-        requested: &[String],
-        bos: Bos,
-        limit: Option<DocumentLimit>,
-    ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let mut tasks = Map::new();
-        let mut used = Vec::new();
-        for given in requested {
-            let (task, file) = match given.split_once('=') {
-                Some((task, file)) => (task.to_owned(), Some(file)),
-                None if is_file(given)? => (name_before_dot(given), Some(given.as_str())),
-                None => (given.clone(), None),
-            };
-            let entry = match (file, self.tasks.get(&task)) {
-                (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task_error(&task, self)),
-                (Some(file), _) => Some(json!({"path": absolute_path(file)?})),
-                (None, Some(entry)) => Some(entry.clone()),
-                (None, None) if is_known(EntryKind::Task, &task) => None,
-                (None, None) => {
-                    Some(read_builtin_entry(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
-                }
-            };
-            let mut usage = json!({"name": task, "bos": bos});
-            if let Some(limit) = limit {
-                usage["limit"] = json!(limit.value());
-            }
-            used.push(usage);
-            tasks.extend(entry.map(|entry| (task, entry)));
-        }
-        Ok((tasks, used))
+/// Grid for a model, texts and tasks that are named on the command line.
+pub(super) struct NamedGrid {
+    /// Name of the model in the grid.
+    pub(super) backbone: String,
+    backbones: Value,
+    tasks: Map<String, Value>,
+    corpora: Map<String, Value>,
+    profile: ProfileEntries,
+}
+
+impl NamedGrid {
+    /// Creates a grid for a model. The names of texts and tasks may refer to `profile` or, if it is `None`, to the
+    /// profile that the model's entry names.
+    pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
+        let (backbone, backbones) = build_backbone_entry(model)?;
+        let profile = profile.cloned().or_else(|| find_model_profile(model));
+        let profile = profile.as_deref().map(ProfileEntries::read).transpose()?.unwrap_or_default();
+        Ok(Self { backbone, backbones, tasks: Map::new(), corpora: Map::new(), profile })
     }
 
-    /// Returns the grid entries for the texts given with an option, and the list of texts with their window lengths.
-    /// Texts without a window length use `default_length` tokens.
-    pub(super) fn build_text_entries(
-        &self,
+    /// Adds the entry for a task given on the command line. Returns the task for the list of tasks to evaluate.
+    pub(super) fn add_task(&mut self, given: &str, bos: Bos, limit: Option<DocumentLimit>) -> Result<Value> {
+        let (task, file) = match given.split_once('=') {
+            Some((task, file)) => (task.to_owned(), Some(file)),
+            None if is_file(given)? => (name_before_dot(given), Some(given)),
+            None => (given.to_owned(), None),
+        };
+        let entry = match (file, self.profile.tasks.get(&task)) {
+            (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task_error(&task, &self.profile)),
+            (Some(file), _) => Some(json!({"path": absolute_path(file)?})),
+            (None, Some(entry)) => Some(entry.clone()),
+            (None, None) if is_known(EntryKind::Task, &task) => None,
+            (None, None) => {
+                let entry = read_builtin_entry(EntryKind::Task, &task);
+                Some(entry.ok_or_else(|| unknown_task_error(&task, &self.profile))?)
+            }
+        };
+        let mut usage = json!({"name": task, "bos": bos});
+        if let Some(limit) = limit {
+            usage["limit"] = json!(limit.value());
+        }
+        self.tasks.extend(entry.map(|entry| (task, entry)));
+        Ok(usage)
+    }
+
+    /// Adds the entry for a text given with an option. Returns the text with its window length, which is
+    /// `default_length` if none is given.
+    pub(super) fn add_text(
+        &mut self,
         flag: &str,
-        requested: &[String],
+        given: &str,
         default_length: usize,
         rule: &str,
         max_windows: Option<u32>,
-    ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let mut corpora = Map::new();
-        let mut read = Vec::new();
-        for given in requested {
-            let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
-                Some((text, length)) => (text, parse_window_length(flag, given, length)?),
-                None => (given.as_str(), default_length),
-            };
-            let mut entry = Map::new();
-            let file = is_file(text)?;
-            let corpus = if file { name_before_dot(text) } else { text.to_owned() };
-            match self.corpora.get(&corpus) {
-                _ if file => {
-                    entry.extend([("path".into(), json!(absolute_path(text)?)), ("rule".into(), json!(rule))]);
-                }
-                Some(Value::Object(shared)) => entry.extend(shared.clone()),
-                _ if is_known(EntryKind::Corpus, &corpus) => {}
-                _ => match read_builtin_entry(EntryKind::Corpus, &corpus) {
-                    Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
-                    _ => return Err(unknown_text_error(&corpus, flag, self)),
-                },
+    ) -> Result<Value> {
+        let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
+            Some((text, length)) => (text, parse_window_length(flag, given, length)?),
+            None => (given, default_length),
+        };
+        let mut entry = Map::new();
+        let file = is_file(text)?;
+        let corpus = if file { name_before_dot(text) } else { text.to_owned() };
+        match self.profile.corpora.get(&corpus) {
+            _ if file => {
+                entry.extend([("path".into(), json!(absolute_path(text)?)), ("rule".into(), json!(rule))]);
             }
-            entry.extend(max_windows.map(|limit| ("limit".into(), json!(limit))));
-            if !entry.is_empty() {
-                corpora.insert(corpus.clone(), Value::Object(entry));
-            }
-            read.push(json!({"corpus": corpus, "length": length}));
+            Some(Value::Object(shared)) => entry.extend(shared.clone()),
+            _ if is_known(EntryKind::Corpus, &corpus) => {}
+            _ => match read_builtin_entry(EntryKind::Corpus, &corpus) {
+                Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
+                _ => return Err(unknown_text_error(&corpus, flag, &self.profile)),
+            },
         }
-        Ok((corpora, read))
+        entry.extend(max_windows.map(|limit| ("limit".into(), json!(limit))));
+        if !entry.is_empty() {
+            self.corpora.entry(corpus.clone()).or_insert(Value::Object(entry));
+        }
+        Ok(json!({"corpus": corpus, "length": length}))
+    }
+
+    /// Formats the grid as JSON, which is valid YAML. `settings` contains all keys except the entries.
+    pub(super) fn format(self, mut settings: Value) -> String {
+        let Self { backbones, tasks, corpora, .. } = self;
+        let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
+        for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
+            settings[key] = part;
+        }
+        settings.to_string()
     }
 }
 
@@ -172,23 +176,14 @@ fn resolve_entries(profile: &Value, folder: &Path, section: &str) -> Result<Map<
 /// directory.
 fn find_model_profile(model: &str) -> Option<String> {
     let folder = directories::find_experiments(None).ok()?;
+    let model_path = Path::new(model).canonicalize().ok();
     // Ignore errors, because they may concern other entries.
-    let entries = grid::backbone_files(&folder).unwrap_or_default();
-    entries
-        .into_iter()
-        .find(|file| {
-            file.name == model
-                || file
-                    .path
-                    .as_deref()
-                    .and_then(canonicalize)
-                    .is_some_and(|path| canonicalize(Path::new(model)) == Some(path))
-        })?
-        .profile
-}
-
-fn canonicalize(path: &Path) -> Option<PathBuf> {
-    std::fs::canonicalize(path).ok()
+    let mut entries = grid::backbone_files(&folder).unwrap_or_default().into_iter();
+    let entry = entries.find(|file| {
+        let path = file.path.as_ref().and_then(|path| path.canonicalize().ok());
+        file.name == model || (path.is_some() && path == model_path)
+    });
+    entry?.profile
 }
 
 fn is_known(kind: EntryKind, name: &str) -> bool {
@@ -196,11 +191,13 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
 }
 
 /// Returns the names of all entries that a grid in the current directory can refer to, and those in `profile_entries`.
+/// The names are sorted and distinct.
 fn list_entry_names(kind: EntryKind, profile_entries: &Map<String, Value>) -> Vec<String> {
-    grid::available_names(Path::new(FILE), kind).into_iter().chain(profile_entries.keys().cloned()).collect()
+    let available = grid::available_names(Path::new(FILE), kind).into_iter();
+    available.chain(profile_entries.keys().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
+fn unknown_task_error(name: &str, profile: &ProfileEntries) -> Error {
     let builtin_names: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
     let forms = "FILE named after its task, or NAME=FILE";
     if builtin_names.contains(&name) {
@@ -210,7 +207,7 @@ fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
             .found("a name without a file")
             .hint(format!("pass the data, for example --tasks {name}=questions.jsonl"));
     }
-    let with_data = sorted_unique(list_entry_names(EntryKind::Task, &shared.tasks));
+    let with_data = list_entry_names(EntryKind::Task, &profile.tasks);
     let one_of = if with_data.is_empty() { String::new() } else { format!("one of {}, ", with_data.join(", ")) };
     let hint = format!(
         "use one of the built-in tasks ({}) as NAME, or define a task of lm-evaluation-harness with --tasks FILE.yaml or \
@@ -224,8 +221,8 @@ fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
         .suggest(name, builtin_names)
 }
 
-fn unknown_text_error(name: &str, flag: &str, shared: &SharedEntries) -> Error {
-    let names = sorted_unique(list_entry_names(EntryKind::Corpus, &shared.corpora));
+fn unknown_text_error(name: &str, flag: &str, profile: &ProfileEntries) -> Error {
+    let names = list_entry_names(EntryKind::Corpus, &profile.corpora);
     let one_of = if names.is_empty() { String::new() } else { format!("one of {}, or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
@@ -233,12 +230,6 @@ fn unknown_text_error(name: &str, flag: &str, shared: &SharedEntries) -> Error {
         .expected(format!("{one_of}{forms}"))
         .hint(format!("pass a file, for example {flag} notes.txt@1024"))
         .suggest(name, names.iter().map(String::as_str))
-}
-
-fn sorted_unique(mut names: Vec<String>) -> Vec<String> {
-    names.sort();
-    names.dedup();
-    names
 }
 
 /// Returns the model's name in the grid and its grid entry. The entry is empty if `model` names an entry in

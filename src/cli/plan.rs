@@ -11,7 +11,7 @@ use super::answer::plan::{ArtifactCount, GridPlan, MissingObject, PlanAnswer, St
 use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
-use super::terminal::{format_bytes, format_cell_count, format_columns, format_flops, format_seconds};
+use super::terminal::{format_bytes, format_columns, format_flops, format_seconds};
 use super::{directories, progress, requested_work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
@@ -19,6 +19,7 @@ use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::pipeline::exec::{self, TargetMachine, WorkKind};
 use crate::pipeline::plan::{Plan, Reason, warnings};
+use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -92,7 +93,7 @@ fn check_results_writable(
         }
     };
     check_separate(target.path(), &directories::list_inputs(grid, store))?;
-    target.precheck(&files)
+    target.output().precheck(&files)
 }
 
 fn print_plan(answer: &PlanAnswer, all: bool) {
@@ -114,7 +115,7 @@ fn print_plan(answer: &PlanAnswer, all: bool) {
 
 fn print_grid_plan(plan: &GridPlan, all: bool) {
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
-    println!("grid {} ({}{profile}): {}", plan.grid, plan.file.display(), format_cell_count(plan.cells));
+    println!("grid {} ({}{profile}): {}", plan.grid, plan.file.display(), pluralize(plan.cells, "cell"));
     println!("{} complete, {} to run\n", plan.cells_complete, plan.cells_to_run.len());
     print!("{}", format_counts(&plan.artifacts));
     if !plan.cells_to_run.is_empty() {

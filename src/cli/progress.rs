@@ -29,16 +29,11 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     }
     let mut bars = Bars::new();
     bars.overall = bars.add_bar(None, 0, OVERALL_BAR, "");
-    Box::new(RunProgress(Mutex::new(RunMeter {
-        bars,
-        jobs: BTreeMap::new(),
-        left: TimeLeft::default(),
-        started: None,
-    })))
+    Box::new(RunProgress(Mutex::new(RunMeter { bars, left: TimeLeft::default(), started: None })))
 }
 
 /// Reporter that writes each event to stdout as a JSON line.
-pub(super) struct JsonLines;
+struct JsonLines;
 
 #[derive(Serialize)]
 struct TimedEvent<'a, E> {
@@ -48,7 +43,7 @@ struct TimedEvent<'a, E> {
 }
 
 impl JsonLines {
-    pub(super) fn write(time: String, event: &impl Serialize) {
+    fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
             // Ignore the error, because a closed stdout must not stop the run.
             writeln!(std::io::stdout().lock(), "{line}").ok();
@@ -76,14 +71,13 @@ struct RunningJob {
 }
 
 struct RunMeter {
-    bars: Bars<usize>,
-    jobs: BTreeMap<usize, RunningJob>,
+    bars: Bars<usize, RunningJob>,
     left: TimeLeft,
     /// Time of the first event; `None` before it.
     started: Option<Instant>,
 }
 
-fn completed_fraction(item: &Progress) -> f64 {
+fn completed_fraction(item: &Progress<RunningJob>) -> f64 {
     match item.total {
         Some(tokens) if tokens > 0 => item.added as f64 / tokens as f64,
         _ => 1.0,
@@ -91,8 +85,8 @@ fn completed_fraction(item: &Progress) -> f64 {
 }
 
 /// Formats the speed of a job, such as `3,400 tokens/s, 0.50 cells/s, 12 s left`.
-fn format_speed(running: &RunningJob, item: &Progress) -> String {
-    let RunningJob { job, ran } = running;
+fn format_speed(item: &Progress<RunningJob>) -> String {
+    let RunningJob { job, ran } = &item.work;
     let seconds = item.elapsed_seconds();
     let fraction = completed_fraction(item);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
@@ -112,20 +106,20 @@ impl RunMeter {
     /// processed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("grid: {} left", format_duration(left)));
-        let (Some(running), Some((item, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64)) else {
-            return;
-        };
-        running.ran += ran;
-        let running = &*running;
-        let job = &running.job;
-        if let (Some(bar), Some(overall)) = (&item.bar, &self.bars.overall) {
-            bar.set_message(format!("{}: {}", job.label, format_speed(running, &item)));
+        let Some((item, due)) = self.bars.advance(&id, tokens as u64) else { return };
+        item.work.ran += ran;
+        let label = &item.work.job.label;
+        if let Some(bar) = &item.bar {
+            bar.set_message(format!("{label}: {}", format_speed(item)));
+        } else if due {
+            let left = left.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
+            let percent = 100.0 * completed_fraction(item);
+            let line = format!("{label}: {percent:.0} %, {}{left}", format_speed(item));
+            self.bars.print_line(&line);
+        }
+        if let Some(overall) = &self.bars.overall {
             overall.set_position((self.left.fraction() * 1000.0).min(1000.0) as u64);
             overall.set_message(left.unwrap_or_default());
-        } else if due {
-            let left = left.map(|left| format!("; {left}")).unwrap_or_default();
-            let percent = 100.0 * completed_fraction(&item);
-            self.bars.print_line(&format!("{}: {percent:.0} %, {}{left}", job.label, format_speed(running, &item)));
         }
     }
 }
@@ -155,17 +149,14 @@ impl Reporter for RunProgress {
                 if bar.is_none() {
                     meter.bars.print_line(&format!("{}: {} tokens", job.label, HumanCount(tokens)));
                 }
-                meter.bars.start(job.id, bar, Some(tokens), 0);
-                meter.jobs.insert(job.id, RunningJob { job, ran: 0 });
+                meter.bars.start(job.id, Progress::new(RunningJob { job, ran: 0 }, bar, Some(tokens), 0));
             }
             Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(RunningJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.finish(&job))
-                else {
-                    return;
-                };
+                let Some(item) = meter.bars.finish(&job) else { return };
+                let RunningJob { job, ran } = &item.work;
                 let seconds = item.elapsed_seconds();
-                let per_second = HumanCount((ran as f64 / seconds) as u64);
+                let per_second = HumanCount((*ran as f64 / seconds) as u64);
                 meter.bars.print_line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
             // Bars and plain lines show only jobs. Cells are shown by `status`, `--events` and verbose mode.
@@ -187,13 +178,7 @@ pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    Box::new(FetchProgress(Mutex::new(FetchMeter {
-        bars: Bars::new(),
-        planned: 0,
-        initial: 0,
-        added: 0,
-        started: None,
-    })))
+    Box::new(FetchProgress(Mutex::new(FetchMeter { bars: Bars::new(), all: None })))
 }
 
 impl hub::Reporter for JsonLines {
@@ -205,41 +190,35 @@ impl hub::Reporter for JsonLines {
 struct FetchProgress(Mutex<FetchMeter>);
 
 struct FetchMeter {
-    bars: Bars<String>,
-    /// Total size of all files, in bytes.
-    planned: u64,
-    /// Number of bytes on disk before the download.
-    initial: u64,
-    /// Number of bytes downloaded so far.
-    added: u64,
-    started: Option<Instant>,
+    bars: Bars<String, ()>,
+    /// Progress of all files together; `None` before the download is planned.
+    all: Option<Progress<()>>,
 }
 
 /// Formats the speed of a download, such as `12.3 MB/s, 5 min 2 s left`.
-fn format_fetch_speed(added: u64, left: Option<u64>, started: Instant) -> String {
-    let per_second = added as f64 / started.elapsed().as_secs_f64().max(1e-3);
-    let left = left.filter(|_| added > 0).map(|left| format!(", {} left", format_seconds(left as f64 / per_second)));
+fn format_fetch_speed(item: &Progress<()>, left: Option<u64>) -> String {
+    let per_second = item.added as f64 / item.started.elapsed().as_secs_f64().max(1e-3);
+    let left = left.filter(|_| item.added > 0);
+    let left = left.map(|left| format!(", {} left", format_seconds(left as f64 / per_second)));
     format!("{}/s{}", format_bytes(per_second as u64), left.unwrap_or_default())
+}
+
+/// Formats the progress of a download, such as `1.2 GB of 3.4 GB, 12.3 MB/s, 5 min 2 s left`.
+fn format_fetch_progress(item: &Progress<()>) -> String {
+    let done = item.initial + item.added;
+    let total = item.total.map_or(String::new(), |total| format!(" of {}", format_bytes(total)));
+    let left = item.total.map(|total| total.saturating_sub(done));
+    format!("{}{total}, {}", format_bytes(done), format_fetch_speed(item, left))
 }
 
 impl FetchMeter {
     fn advance(&mut self, file: &String, more: u64) {
-        self.added += more;
         self.bars.overall.iter().for_each(|overall| overall.inc(more));
-        let Some((Progress { total, initial, added, started, .. }, true)) = self.bars.advance(file, more) else {
-            return;
-        };
-        let done = initial + added;
-        let total_text = total.map_or(String::new(), |total| format!(" of {}", format_bytes(total)));
-        let file_speed = format_fetch_speed(added, total.map(|total| total.saturating_sub(done)), started);
-        let planned = self.planned;
-        let all = self.initial + self.added;
-        let overall =
-            self.started.map(|started| format_fetch_speed(self.added, Some(planned.saturating_sub(all)), started));
-        let overall = overall.map_or(String::new(), |speed| {
-            format!("; total: {} of {}, {speed}", format_bytes(all), format_bytes(planned))
-        });
-        self.bars.print_line(&format!("{file}: {}{total_text}, {file_speed}{overall}", format_bytes(done)));
+        self.all.iter_mut().for_each(|all| all.added += more);
+        let Some((item, true)) = self.bars.advance(file, more) else { return };
+        let all = self.all.as_ref().map_or(String::new(), |all| format!("; total: {}", format_fetch_progress(all)));
+        let line = format!("{file}: {}{all}", format_fetch_progress(item));
+        self.bars.print_line(&line);
     }
 }
 
@@ -248,7 +227,7 @@ impl hub::Reporter for FetchProgress {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             hub::Event::FetchPlanned { files, bytes: planned, here: initial } => {
-                (meter.planned, meter.initial, meter.started) = (planned, initial, Some(Instant::now()));
+                meter.all = Some(Progress::new((), None, Some(planned), initial));
                 meter.bars.overall = meter.bars.add_bar(Some(planned), initial, FETCH_BAR, "all files");
                 let known = if initial == 0 {
                     String::new()
@@ -268,7 +247,7 @@ impl hub::Reporter for FetchProgress {
                     let from = if initial == 0 { String::new() } else { format!(", resuming at byte {initial}") };
                     meter.bars.print_line(&format!("{file}{total}{from}"));
                 }
-                meter.bars.start(file, bar, total, initial);
+                meter.bars.start(file, Progress::new((), bar, total, initial));
             }
             hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             hub::Event::FetchRestarted { file, why } => {
@@ -277,7 +256,7 @@ impl hub::Reporter for FetchProgress {
             }
             hub::Event::Fetched { file, bytes: total } => {
                 if let Some(item) = meter.bars.finish(&file) {
-                    let speed = format_fetch_speed(item.added, None, item.started);
+                    let speed = format_fetch_speed(&item, None);
                     meter.bars.print_line(&format!("{file}: done, {}, {speed}", format_bytes(total)));
                 }
             }
@@ -303,46 +282,52 @@ impl Drop for FetchProgress {
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Progress bars for jobs or files, keyed by job ID or file name.
-pub(super) struct Bars<K> {
+struct Bars<K, W> {
     bars: Option<MultiProgress>,
-    pub(super) overall: Option<ProgressBar>,
-    items: BTreeMap<K, Progress>,
+    overall: Option<ProgressBar>,
+    items: BTreeMap<K, Progress<W>>,
 }
 
-#[derive(Clone)]
-pub(super) struct Progress {
-    pub(super) bar: Option<ProgressBar>,
+/// Progress of a job or file.
+struct Progress<W> {
+    work: W,
+    bar: Option<ProgressBar>,
     /// Total number of tokens or bytes; `None` if unknown.
-    pub(super) total: Option<u64>,
+    total: Option<u64>,
     /// Number of tokens or bytes done before this run.
-    pub(super) initial: u64,
+    initial: u64,
     /// Number of tokens or bytes added since then.
-    pub(super) added: u64,
-    pub(super) started: Instant,
+    added: u64,
+    started: Instant,
     last_line: Instant,
 }
 
-impl Progress {
+impl<W> Progress<W> {
+    fn new(work: W, bar: Option<ProgressBar>, total: Option<u64>, initial: u64) -> Self {
+        let now = Instant::now();
+        Self { work, bar, total, initial, added: 0, started: now, last_line: now }
+    }
+
     /// Returns the elapsed time in seconds, which is never 0.
-    pub(super) fn elapsed_seconds(&self) -> f64 {
+    fn elapsed_seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64().max(1e-9)
     }
 }
 
-impl<K: Ord> Bars<K> {
-    pub(super) fn new() -> Self {
+impl<K: Ord, W> Bars<K, W> {
+    fn new() -> Self {
         let bars = (std::io::stderr().is_terminal() && terminal::shows_notes()).then(MultiProgress::new);
         Self { bars, overall: None, items: BTreeMap::new() }
     }
 
-    pub(super) fn print_line(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if terminal::shows_notes() {
             self.print_always(text);
         }
     }
 
     /// Prints a line, even in quiet mode.
-    pub(super) fn print_always(&self, text: &str) {
+    fn print_always(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
             Some(bars) => drop(bars.println(text)),
@@ -351,20 +336,14 @@ impl<K: Ord> Bars<K> {
     }
 
     /// Prints a detail in verbose mode.
-    pub(super) fn print_detail(&self, text: &str) {
+    fn print_detail(&self, text: &str) {
         if terminal::shows_details() {
             self.print_always(text);
         }
     }
 
     /// Adds a bar that starts at position `initial` above the bar for the total. Returns `None` if bars are not shown.
-    pub(super) fn add_bar(
-        &self,
-        total: Option<u64>,
-        initial: u64,
-        template: &str,
-        message: &str,
-    ) -> Option<ProgressBar> {
+    fn add_bar(&self, total: Option<u64>, initial: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
         let new = match &self.overall {
@@ -384,13 +363,12 @@ impl<K: Ord> Bars<K> {
         Some(new)
     }
 
-    pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, initial: u64) {
-        let now = Instant::now();
-        self.items.insert(key, Progress { bar, total, initial, added: 0, started: now, last_line: now });
+    fn start(&mut self, key: K, item: Progress<W>) {
+        self.items.insert(key, item);
     }
 
     /// Advances a job or file. Returns its state and whether a plain line is due, or `None` if it is not running.
-    pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Progress, bool)> {
+    fn advance(&mut self, key: &K, more: u64) -> Option<(&mut Progress<W>, bool)> {
         let item = self.items.get_mut(key)?;
         item.added += more;
         item.bar.iter().for_each(|bar| bar.inc(more));
@@ -398,23 +376,23 @@ impl<K: Ord> Bars<K> {
         if due {
             item.last_line = Instant::now();
         }
-        Some((item.clone(), due))
+        Some((item, due))
     }
 
-    pub(super) fn restart(&mut self, key: &K) {
+    fn restart(&mut self, key: &K) {
         if let Some(item) = self.items.get_mut(key) {
             (item.initial, item.added, item.started) = (0, 0, Instant::now());
             item.bar.iter().for_each(ProgressBar::reset);
         }
     }
 
-    pub(super) fn finish(&mut self, key: &K) -> Option<Progress> {
+    fn finish(&mut self, key: &K) -> Option<Progress<W>> {
         let item = self.items.remove(key)?;
         item.bar.iter().for_each(ProgressBar::finish_and_clear);
         Some(item)
     }
 
-    pub(super) fn clear(&self) {
+    fn clear(&self) {
         if let Some(bars) = &self.bars {
             bars.clear().ok();
         }

@@ -120,7 +120,7 @@ fn describe_plan(work: &RecomputeCost) -> String {
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
-        terminal::format_cell_count(*cells),
+        pluralize(*cells, "cell"),
         pluralize(backbones.len(), "backbone"),
         pluralize(*calibrations, "calibration"),
         pluralize(*chunks, "chunk"),

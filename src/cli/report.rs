@@ -13,7 +13,7 @@ use super::answer::{self, Answer};
 use super::directories;
 use super::terminal::format_bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
-use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
+use crate::artifact::page::{AUDIT, CellNote, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, hash_paths, local_run_folder, page, paper};
 use crate::clock::format_utc;
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ impl PageParts {
             answer: Vec::new(),
             artifacts,
             claims: judged.iter().flatten().map(claims::claim_row).collect(),
-            findings: collect_findings()?,
+            findings: audit::run(&paper::all()?),
             left_out: self.skipped_folders,
             cells: notes.into_iter().flatten().collect(),
         })
@@ -337,29 +337,14 @@ fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
-    let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let names = names.filter_map(|item| item.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.contains('.') && !name.starts_with('.')).collect();
-    names.sort();
-    names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
+    let items = files::entries(&folder).unwrap_or_default();
+    let names = items.iter().filter_map(|item| item.file_name()?.to_str());
+    let names = names.filter(|name| name.contains('.') && !name.starts_with('.'));
+    names.map(|name| (name.to_owned(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
 /// Judges every claim on the paper's numbers and on the artifacts that exist for a profile. Returns an empty list if
 /// there are no artifacts.
 pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judge_folders(&list_results_folders(results), profile)
-}
-
-fn collect_findings() -> Result<Vec<FindingRow>> {
-    Ok(audit::run(&paper::all()?)
-        .into_iter()
-        .map(|finding| FindingRow {
-            severity: finding.severity,
-            rule: finding.check.description().to_owned(),
-            position: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
-            expected: finding.expected,
-            found: finding.found,
-            note: finding.note,
-        })
-        .collect())
 }

@@ -15,9 +15,7 @@ use super::artifact_report::{ArtifactReport, report_outcome};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::listing::{self, ArtifactList};
-use super::requested_work::{
-    RequestedWork, artifact_results_folder, check_not_newer, differing_settings, with_job_end,
-};
+use super::requested_work::{RequestedWork, artifact_results_folder, check_not_newer, with_job_end};
 use super::terminal::{self, format_seconds};
 use super::{fetch, progress, report, search, stop};
 use crate::artifact::{self, Artifact, GateMode, ResultsFolder, Runner, UpToDateCheck, claims, hash_paths};
@@ -306,8 +304,7 @@ impl ReproduceRun<'_> {
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
             let target = self.results_folder(artifact, &grid)?;
-            let race = search::Race { artifact, races, grid, target: &target, results, quiet: self.is_quiet() };
-            return search::run_race(&race, runner);
+            return search::run_race(artifact, races, &grid, &target, results, self.is_quiet(), runner);
         }
         self.make_grid(artifact, runner)
     }
@@ -350,16 +347,13 @@ impl ReproduceRun<'_> {
         report_outcome(&artifact.name, &grid, &outcome, clock.elapsed().as_secs_f64());
         let failures = outcome.failures.into_iter().map(|(cell, reason)| CellFailure { cell, reason });
         Ok(ReproducedArtifact {
-            name: artifact.name.clone(),
-            profile: grid.profile,
-            cells: grid.cells.len(),
             failed: outcome.failed,
             unmade: outcome.unmade,
             failures: failures.collect(),
             misses: outcome.misses.iter().map(ToString::to_string).collect(),
-            differs: differing_settings(&target),
             recorded: outcome.recorded,
             files: display_paths(&outcome.files),
+            ..ReproducedArtifact::new(artifact, &grid, &target)
         })
     }
 

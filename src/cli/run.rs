@@ -11,14 +11,14 @@ use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::requested_work::{self, with_job_end};
-use super::terminal::format_cell_count;
 use super::{directories, plan, progress, stop, terminal};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
 use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, SurveyHook};
-use crate::pipeline::plan::{Plan, StoreState, StoredKeyIndex};
+use crate::pipeline::plan::{Plan, StoreView, StoredKeyIndex};
+use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -112,8 +112,8 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        failed: list_cells_without_result(&grid, &outcome, |result| result.failure.as_ref()),
-        unmade: list_cells_without_result(&grid, &outcome, |result| {
+        failed: list_cells_without_result(&outcome, |result| result.failure.as_ref()),
+        unmade: list_cells_without_result(&outcome, |result| {
             result.missing.as_ref().filter(|_| result.failure.is_none())
         }),
         files: display_paths(&files),
@@ -130,7 +130,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         );
     }
     report_files(
-        &format!("{} in {}; ", format_cell_count(grid.cells.len()), terminal::format_seconds(seconds)),
+        &format!("{} in {}; ", pluralize(grid.cells.len(), "cell"), terminal::format_seconds(seconds)),
         &files,
     );
     Ok(warn_about_missing(&outcome, grid.cells.len()))
@@ -146,7 +146,7 @@ fn check_results_folder(
 ) -> Result<ResultsFolder> {
     let target = requested_work::run_results_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
     check_separate(target.path(), &directories::list_inputs(grid, store))?;
-    target.check(&artifact::run_files(grid, shape))?;
+    target.output().check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = source.submission() {
         requested_work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
     }
@@ -157,7 +157,7 @@ fn check_results_folder(
 fn warn_about_missing(outcome: &GridOutcome, cell_count: usize) -> u8 {
     let failed = outcome.failed_count();
     let unmade = outcome.incomplete_count();
-    let all = format_cell_count(cell_count);
+    let all = pluralize(cell_count, "cell");
     if unmade > 0 {
         eprintln!("{unmade} of {all} incomplete; run without --stored to compute them");
     }
@@ -173,24 +173,17 @@ fn warn_about_missing(outcome: &GridOutcome, cell_count: usize) -> u8 {
 
 /// Lists the cells for which `get_reason` returns why they have no result.
 fn list_cells_without_result(
-    grid: &Grid,
     outcome: &GridOutcome,
     get_reason: fn(&CellResult) -> Option<&String>,
 ) -> Vec<CellFailure> {
-    grid.cells
-        .iter()
-        .zip(&outcome.cells)
-        .filter_map(|(cell, result)| {
-            Some(CellFailure {
-                cell: cell.to_string(),
-                reason: get_reason(result)?.lines().next().unwrap_or_default().to_owned(),
-            })
-        })
+    let reasons = outcome.cells.iter().filter_map(|result| Some((&result.cell, get_reason(result)?.lines().next())));
+    reasons
+        .map(|(cell, reason)| CellFailure { cell: cell.to_string(), reason: reason.unwrap_or_default().to_owned() })
         .collect()
 }
 
 /// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
-fn format_missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
+fn format_missing(plan: &Plan<'_>, state: &StoreView, store: &Store) -> String {
     let counts =
         plan::format_counts(&answer::plan::count_artifacts(plan, state, &StoredKeyIndex::new(store, plan), store));
     counts.trim_end().to_owned()

@@ -6,18 +6,18 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::answer::write_commands::{HubInput, ScoreAnswer, ScoredTarget};
+use super::answer::write_commands::{HubInput, ScoreAnswer};
 use super::answer::{self, Answer};
-use super::directories::{self, StoreArgs};
-use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, absolute_path, add_entries, build_backbone_entry, is_file, with_fetch_hint};
+use super::grid_args::ComputeArgs;
+use super::named_entries::{NamedGrid, absolute_path, is_file, with_fetch_hint};
 use super::terminal::format_columns;
-use super::{fetch, progress, requested_work, stop};
+use super::{directories, fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::corpus::WindowRule;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, seal};
 use crate::grid::{AxisChoice, Grid, GridFile, HubSource, is_yaml};
@@ -103,13 +103,7 @@ pub(super) struct Arguments {
     #[arg(long, requires = "output")]
     force: bool,
     #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    threads: Threads,
-    #[command(flatten)]
-    store: StoreArgs,
+    compute: ComputeArgs,
 }
 
 /// File name of the generated grid in messages. It has no parent directory, so named entries are looked up in the
@@ -119,9 +113,8 @@ const FILE: &str = "score";
 const DEFAULT_LENGTH: usize = 2048;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
+    let store = arguments.compute.start(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     if arguments.fetch {
         let file = GridFile::from_text(&format_grid(arguments, DEFAULT_LENGTH)?, Path::new(FILE))?;
@@ -144,7 +137,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         is_ours: is_sealed,
     });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
-    let settings = arguments.limits.settings(arguments.engine.request());
+    let settings = arguments.compute.settings();
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
     let scores = ModelScores::new(&grid, &outcome)?;
     let file = scores.lm_eval(&arguments.model)?;
@@ -158,26 +151,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let scored = ScoreAnswer {
         model: arguments.model.clone(),
         engine: engines.join(", "),
-        scores: scores.scores.iter().map(to_scored_target).collect(),
+        scores: scores.scores,
         hub: list_hub_inputs(&grid),
         lm_eval: file,
     };
     answer::print_answer(scored, Answer::Score, |answer| {
         println!("{} ({})", answer.model, answer.engine);
         answer.hub.iter().for_each(|source| println!("{}", format_hub_input(source)));
-        println!("\n{}", format_scores(&scores.scores));
+        println!("\n{}", format_scores(&answer.scores));
     })
-}
-
-fn to_scored_target(score: &ModelScore) -> ScoredTarget {
-    ScoredTarget {
-        label: score.label.clone(),
-        metric: score.metric.clone(),
-        value: score.value,
-        standard_error: score.error,
-        bits_per_byte: score.bits_per_byte,
-        items: score.items,
-    }
 }
 
 /// Writes the results with a hash of the file, by which a later `score` recognizes a file that it may replace.
@@ -196,17 +178,12 @@ fn list_hub_inputs(grid: &Grid) -> Vec<HubInput> {
     backbones
         .chain(corpora)
         .chain(tasks)
-        .filter_map(|(name, hub)| {
-            let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
-            let name = name.clone();
-            let repository = repository.clone();
-            let commit = commit.as_ref().map(ToString::to_string);
-            Some(HubInput { name, repository, commit, pinned: *pinned })
-        })
+        .filter_map(|(name, hub)| Some(HubInput { name: name.clone(), source: hub.clone()? }))
         .collect()
 }
 
-fn format_hub_input(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
+fn format_hub_input(HubInput { name, source }: &HubInput) -> String {
+    let HubSource { repository, commit, pinned, .. } = source;
     let commit = commit.as_ref().map_or("a local copy".to_owned(), |commit| format!("commit {commit}"));
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
@@ -239,7 +216,7 @@ fn without_location(error: Error) -> Error {
     error.replace_location(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
-/// Serializes the grid as JSON, which is valid YAML.
+/// Builds the text of the grid.
 fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
     if arguments.tasks.is_empty() && arguments.perplexity.is_empty() {
         return Err(Error::bad_input("nothing to score")
@@ -247,20 +224,17 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
             .found("neither")
             .hint("pass inputs, for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
-    let (name, backbone) = build_backbone_entry(&arguments.model)?;
-    let shared = SharedEntries::new(&arguments.model, arguments.profile.as_ref())?;
-    let mut tasks = Map::new();
+    let mut grid = NamedGrid::new(&arguments.model, arguments.profile.as_ref())?;
     let mut used = Vec::new();
     let mut defined = false;
     for given in &arguments.tasks {
-        if let Some(entry) = build_definition_entry(arguments, given)? {
-            used.push(entry);
-            defined = true;
-            continue;
+        match build_definition_entry(arguments, given)? {
+            Some(entry) => {
+                used.push(entry);
+                defined = true;
+            }
+            None => used.push(grid.add_task(given, arguments.bos, arguments.limit)?),
         }
-        let (entries, uses) = shared.build_task_entries(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
-        tasks.extend(entries);
-        used.extend(uses);
     }
     if !defined {
         let Arguments { definitions, rows, shots, chat, system, samples, .. } = arguments;
@@ -279,14 +253,14 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
                 .hint("remove the option: the nine built-in tasks are zero-shot without a chat template"));
         }
     }
-    let (corpora, read) =
-        shared.build_text_entries("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
-    let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
-    add_entries(&mut grid, backbone, tasks, corpora);
-    for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
-        grid["evaluate"][key] = Value::Array(list);
+    let texts = arguments.perplexity.iter();
+    let texts = texts.map(|text| grid.add_text("--perplexity", text, length, &arguments.rule, arguments.windows));
+    let texts = texts.collect::<Result<Vec<Value>>>()?;
+    let mut settings = json!({"name": "score", "backbone": [grid.backbone], "evaluate": {}});
+    for (key, list) in [("tasks", used), ("perplexity", texts)].into_iter().filter(|(_, list)| !list.is_empty()) {
+        settings["evaluate"][key] = Value::Array(list);
     }
-    Ok(grid.to_string())
+    Ok(grid.format(settings))
 }
 
 /// Returns the grid entry for a task that has an lm-evaluation-harness definition, or `None` for any other task.
@@ -317,8 +291,7 @@ fn build_definition_entry(arguments: &Arguments, task: &str) -> Result<Option<Va
 }
 
 fn has_yaml(folder: &Path) -> bool {
-    let entries = std::fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
+    files::entries(folder).unwrap_or_default().iter().any(|path| is_yaml(path))
 }
 
 /// Writes the samples for each task to a separate file. The files are named as in lm-evaluation-harness but without a

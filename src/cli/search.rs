@@ -10,12 +10,10 @@ use clap::Args;
 use super::answer::write_commands::{ExportedCell, ReproducedArtifact, SearchAnswer, display_path, display_paths};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
-use super::directories::{self, StoreArgs};
-use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::requested_work::differing_settings;
+use super::grid_args::ComputeArgs;
 use super::search_grid::SearchArgs;
 use super::terminal::{format_bytes, format_columns, format_seconds};
-use super::{fetch, progress, requested_work, stop};
+use super::{directories, fetch, progress, requested_work, stop};
 use crate::artifact::{
     self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_file_names, search_files,
 };
@@ -24,9 +22,9 @@ use crate::export::{self, Exporter, WeightFormat};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
-use crate::quantity::{Gigabytes, pluralize};
+use crate::quantity::pluralize;
 use crate::results::{StoredResults, put};
-use crate::search::{SearchEnv, SearchOutcome, mean_latency, search, split_searches};
+use crate::search::{SearchEnv, SearchOutcome, measured_latency, search, split_searches};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -47,13 +45,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     #[command(flatten)]
-    engine: EngineArgs,
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    threads: Threads,
-    #[command(flatten)]
-    store: StoreArgs,
+    compute: ComputeArgs,
 }
 
 /// Base name of the output files.
@@ -61,11 +53,10 @@ const BASE_NAME: &str = "search";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
-    arguments.threads.start()?;
     let model = Path::new(&arguments.search_args.model);
-    let store = arguments.store.open(Some(model).filter(|model| model.exists()))?;
+    let store = arguments.compute.start(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
-    let settings = arguments.limits.settings(arguments.engine.request());
+    let settings = arguments.compute.settings();
     let progress = progress::reporter(false);
     let reporter = DistinctNotes::new(&*progress);
     let runner =
@@ -128,8 +119,8 @@ fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> 
     arguments.search_args.build_grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
         let outcome =
             runner.run(dense, &directories::default_directory(arguments.results.as_ref(), "results", None))?;
-        let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
-        Ok(sample.and_then(mean_latency).map(|(time, _)| time))
+        let cell = outcome.cells.first();
+        Ok(cell.and_then(|cell| measured_latency(cell, &arguments.search_args.prompt)).map(|(time, _)| time))
     })
 }
 
@@ -173,7 +164,7 @@ fn output_folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option
 
 /// Exports the winner of a search. The model card includes the search results.
 fn export_winner(grid: &Grid, outcome: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
-    let weight_format = WeightFormat { dtype: None, shard_bytes: Gigabytes::from_bytes(5_000_000_000).bytes() };
+    let weight_format = WeightFormat { dtype: None, shard_bytes: 5_000_000_000 };
     let evidence = Some(outcome.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
     let exporter = Exporter { store, settings, weight_format, reporter, stop, evidence };
@@ -225,28 +216,25 @@ fn print_searches(answer: &SearchAnswer) {
     }
 }
 
-/// Inputs of [`run_race`]: an artifact whose searches are compared with the table of another artifact.
-pub(super) struct Race<'a> {
-    pub(super) artifact: &'a Artifact,
-    pub(super) races: &'a RacesEntry,
-    pub(super) grid: Grid,
-    /// Directory for the search results.
-    pub(super) target: &'a ResultsFolder,
-    /// Directory with the results of all artifacts.
-    pub(super) results: &'a Path,
-    pub(super) quiet: bool,
-}
-
 /// Runs the searches and writes their results. Compares them with the best rows of another artifact's table, for which
 /// every cell was scored.
-pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<ReproducedArtifact> {
-    let Race { artifact, races, grid, target, results, quiet } = race;
+///
+/// `target` is the directory for the search results, and `results` contains the results of all artifacts.
+pub(super) fn run_race(
+    artifact: &Artifact,
+    races: &RacesEntry,
+    grid: &Grid,
+    target: &ResultsFolder,
+    results: &Path,
+    quiet: bool,
+    runner: &Runner<'_>,
+) -> Result<ReproducedArtifact> {
     let started = SystemTime::now();
     let searches = split_searches(grid);
     if searches.is_empty() {
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.path().display().to_string()));
     }
-    target.check(&SearchResults::files(artifact))?;
+    target.output().check(&SearchResults::files(artifact))?;
     let reporter = DistinctNotes::new(runner.reporter);
     let runner = &Runner { reporter: &reporter, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {
@@ -274,13 +262,6 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<Reproduce
     let folder = display_path(target.path());
     let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", pluralize(files.len(), "file")));
     note!("{}: {outcome}", artifact.name);
-    Ok(ReproducedArtifact {
-        name: artifact.name.clone(),
-        profile: grid.profile.clone(),
-        cells: grid.cells.len(),
-        differs: differing_settings(target),
-        recorded,
-        files: display_paths(&files),
-        ..ReproducedArtifact::default()
-    })
+    let files = display_paths(&files);
+    Ok(ReproducedArtifact { recorded, files, ..ReproducedArtifact::new(artifact, grid, target) })
 }

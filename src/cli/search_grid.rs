@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::named_entries::{SharedEntries, add_entries, build_backbone_entry, with_fetch_hint};
+use super::named_entries::{NamedGrid, build_backbone_entry, with_fetch_hint};
 use super::search_methods;
 use super::terminal::format_json_value;
 use crate::corpus::WindowRule;
@@ -231,12 +231,13 @@ impl SearchArgs {
         }
     }
 
-    /// Formats the grid as JSON, which is valid YAML.
+    /// Builds the text of the grid.
     fn format_grid(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
-        let (name, entry) = build_backbone_entry(&self.model)?;
-        let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
-        let (tasks, used) = shared.build_task_entries(&self.tasks, Bos::default(), None)?;
-        let (mut corpora, read) = shared.build_text_entries("--texts", &self.texts, length, &self.rule, None)?;
+        let mut grid = NamedGrid::new(&self.model, self.profile.as_ref())?;
+        let tasks = self.tasks.iter().map(|task| grid.add_task(task, Bos::default(), None));
+        let tasks = tasks.collect::<Result<Vec<Value>>>()?;
+        let texts = self.texts.iter().map(|text| grid.add_text("--texts", text, length, &self.rule, None));
+        let texts = texts.collect::<Result<Vec<Value>>>()?;
         let requested = match self.calibration.as_slice() {
             [] => vec![DEFAULT_CALIBRATION.to_owned()],
             requested => requested.to_vec(),
@@ -244,21 +245,16 @@ impl SearchArgs {
         let mut calibrations = Vec::new();
         for given in &requested {
             let (text, size) = parse_sized_text(given, length)?;
-            let (entries, used) = shared
-                .build_text_entries("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
-                .map_err(|error| {
-                    if self.calibration.is_empty() {
-                        error.hint("add a calibration text: --calibration train.txt")
-                    } else {
-                        error
-                    }
-                })?;
-            for (name, entry) in entries {
-                corpora.entry(name).or_insert(entry);
-            }
-            let corpus = used.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
+            let text = grid.add_text("--calibration", &text, length, &self.rule, None).map_err(|error| {
+                if self.calibration.is_empty() {
+                    error.hint("add a calibration text: --calibration train.txt")
+                } else {
+                    error
+                }
+            })?;
             let [sequences, length, seed] = size;
-            calibrations.push(json!({"corpus": corpus, "sequences": sequences, "length": length, "seed": seed}));
+            calibrations
+                .push(json!({"corpus": text["corpus"], "sequences": sequences, "length": length, "seed": seed}));
         }
         let mut search = json!({
             "budget": bounds, "alpha": self.alpha, "seed": self.seed, "prompt": self.prompt,
@@ -266,7 +262,7 @@ impl SearchArgs {
         if let Some(items) = self.items {
             search["items"] = json!(items);
         }
-        for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
+        for (key, list) in [("tasks", tasks), ("perplexity", texts)].into_iter().filter(|(_, list)| !list.is_empty()) {
             search[key] = Value::Array(list);
         }
         let mut axes = self.group_axes(depths)?.into_iter();
@@ -279,15 +275,14 @@ impl SearchArgs {
         let more: Vec<Value> = axes
             .map(|axes| json!({"criterion": axes.criteria, "depth": axes.depths, "recovery": axes.recoveries}))
             .collect();
-        let mut grid = json!({
-            "name": name, "backbone": [name], "criterion": criteria, "depth": depths, "recovery": recoveries,
+        let mut settings = json!({
+            "name": grid.backbone, "backbone": [grid.backbone], "criterion": criteria, "depth": depths, "recovery": recoveries,
             "calibration": calibrations, "search": search,
         });
         if !more.is_empty() {
-            grid["include"] = Value::Array(more);
+            settings["include"] = Value::Array(more);
         }
-        add_entries(&mut grid, entry, tasks, corpora);
-        Ok(grid.to_string())
+        Ok(grid.format(settings))
     }
 
     /// Returns the depth units that the criteria support. If the budget is in layers, only whole layers are allowed.

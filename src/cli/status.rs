@@ -144,10 +144,7 @@ fn format_queue(submission: &SubmissionView) -> String {
     if queue.is_empty() {
         return head + ": no jobs left in the queue";
     }
-    let lines = queue.iter().map(|job| {
-        let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-        format!("\n  job {}: {}{reason}", job.id, job.state.to_lowercase())
-    });
+    let lines = queue.iter().map(|job| format!("\n  job {}: {}", job.id, job.state_text()));
     head + &lines.collect::<String>()
 }
 
@@ -199,10 +196,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     let store = arguments.store.open_read_only()?;
     let mut chosen = Submission::all(&store);
     for name in &arguments.which {
-        if !chosen
-            .iter()
-            .any(|submission| submission.id == *name || submission.plan == *name || submission.name == *name)
-        {
+        if !chosen.iter().any(|submission| is_called(submission, name)) {
             let known: Vec<&str> = chosen.iter().map(|submission| submission.id.as_str()).collect();
             return Err(Error::missing("no submission with that name in this store")
                 .at(store.root().display().to_string())
@@ -215,10 +209,9 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
                 .hint("use `ghostlab status` to list the submissions"));
         }
     }
-    let all = arguments.which.is_empty();
-    chosen.retain(|submission| {
-        all || [&submission.id, &submission.plan, &submission.name].iter().any(|name| arguments.which.contains(name))
-    });
+    if !arguments.which.is_empty() {
+        chosen.retain(|submission| arguments.which.iter().any(|name| is_called(submission, name)));
+    }
     let queue = Queue::query().map_err(|reason| {
         Error::missing("cannot list the scheduler's jobs, so no job was cancelled")
             .found(reason)
@@ -243,4 +236,9 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
             println!("no queued jobs");
         }
     })
+}
+
+/// Returns whether a string is the ID of a submission, the ID of its plan, or the name of its grid or artifact.
+fn is_called(submission: &Submission, name: &str) -> bool {
+    [&submission.id, &submission.plan, &submission.name].iter().any(|known| *known == name)
 }

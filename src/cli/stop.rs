@@ -46,7 +46,8 @@ pub(super) fn on_ctrl_c(message: &'static str) -> Result<Arc<AtomicBool>> {
 #[cfg(unix)]
 const FIRST_BATCH_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Flags set by a worker's signal handlers, and whether the worker has stored anything.
+/// Flags set by a worker's signal handlers, and whether the worker has stored anything. Clones share the flags.
+#[derive(Clone)]
 pub(super) struct Signals {
     pub(super) stop: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,
@@ -75,17 +76,16 @@ impl Signals {
                 flag::register(signal, Arc::clone(&signals.stop)).map_err(|error| signal_error(&error))?;
             }
         }
-        let Self { stop, usr1, stored } = &signals;
-        let [stop, usr1, stored] = [stop, usr1, stored].map(Arc::clone);
+        let watched = signals.clone();
         std::thread::spawn(move || {
-            while !usr1.load(Relaxed) {
+            while !watched.is_near_time_limit() {
                 sleep_briefly();
             }
             let started = Instant::now();
-            while !stored.load(Relaxed) && started.elapsed() < FIRST_BATCH_GRACE_PERIOD {
+            while !watched.has_stored() && started.elapsed() < FIRST_BATCH_GRACE_PERIOD {
                 sleep_briefly();
             }
-            stop.store(true, Relaxed);
+            watched.stop.store(true, Relaxed);
         });
         Ok(signals)
     }

@@ -10,7 +10,7 @@ use super::answer::write_commands::SubmitAnswer;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::RequestedWork;
-use super::terminal::{format_bytes, format_cell_count, format_flops, format_seconds};
+use super::terminal::{format_bytes, format_flops, format_seconds};
 use super::{directories, progress};
 use crate::cluster::{
     self, ArtifactCall, Binary, JobEnd, JobScript, MIN_TIME_LIMIT, Queue, SlurmProfile, Submission, SubmittedJobs,
@@ -22,10 +22,9 @@ use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::pipeline::exec::{self, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
-use crate::pipeline::stage::{self, Cost};
-use crate::quantity::Gigabytes;
-use crate::quantity::pluralize;
-use ghostlab_store::{LeaseResult, ScratchStore, Store};
+use crate::pipeline::stage::Cost;
+use crate::quantity::{Gigabytes, pluralize};
+use ghostlab_store::{LeaseResult, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -73,19 +72,17 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
-    // A dry run must not change the store, so it writes tokens to a temporary directory.
+    // A dry run must not add objects to the store. A read-only store writes tokens to a temporary directory.
     let store =
         if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
-    let scratch_store = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
-    let planning_store = scratch_store.as_ref().map_or(&store, ScratchStore::store);
-    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, planning_store)?;
+    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (submission, answer, device_memory) = prepare_submission(&work, settings, planning_store)?;
+    let (submission, answer, device_memory) = prepare_submission(&work, settings, &store, arguments.dry_run)?;
     if answer.complete == submission.cells {
         let message = format!(
             "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",
-            format_cell_count(submission.cells)
+            pluralize(submission.cells, "cell")
         );
         return print_submission(answer, &message);
     }
@@ -100,7 +97,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         "{}: {} of {} to run, {} remaining; about {} of memory per worker, {} of disk",
         submission.name,
         submission.cells - answer.complete,
-        format_cell_count(submission.cells),
+        pluralize(submission.cells, "cell"),
         format_flops(answer.left_flop),
         format_bytes(answer.memory_bytes),
         format_bytes(answer.disk_bytes),
@@ -143,8 +140,7 @@ impl SubmitCall<'_> {
             memory: (memory as f64 * 1.15 / 1e6).ceil() as u64 + 256,
             options: build_sbatch_options(gres.as_deref(), profile, &arguments.sbatch),
             logs: folder.join(JobEnd::LOGS),
-            setup: profile.setup.clone(),
-            export: profile.export.clone(),
+            profile,
             worker: self.build_worker_command(&program, cpus, memory)?,
             report: self.build_report_command(&program)?,
         })
@@ -169,8 +165,7 @@ impl SubmitCall<'_> {
             }
             return print_submission(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
         }
-        submission.write(store)?;
-        submission.write_script(store, &text)?;
+        submission.write(store, &text)?;
         let array = self.submit_job(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
         let report = self.submit_job(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
         let workers = script.workers;
@@ -190,7 +185,7 @@ impl SubmitCall<'_> {
 
     /// Submits the script at `path` with `sbatch` and returns the job number.
     fn submit_job(&self, job_type: &str, options: &[String], path: &str) -> Result<String> {
-        self.submission.submit(self.store, job_type, || cluster::sbatch(options, path))
+        self.submission.submit(self.store, job_type, options, path)
     }
 
     fn build_worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
@@ -259,6 +254,7 @@ fn prepare_submission(
     work: &RequestedWork,
     settings: RunSettings,
     store: &Store,
+    dry_run: bool,
 ) -> Result<(Submission, SubmitAnswer, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -284,7 +280,7 @@ fn prepare_submission(
         gated: matches!(work.gated, crate::artifact::GateMode::Yes(_)),
     });
     let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
-    let id = (outline.save(store), plan.engines());
+    let id = (if dry_run { outline.id() } else { outline.save(store) }, plan.engines());
     let inputs: Vec<&Inputs> = gate_plan.iter().map(|plan| &plan.inputs).chain([&plan.inputs]).collect();
     let grids = (&work.grid, work.gate());
     let binary = Binary::current(store)?;
@@ -323,13 +319,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
     for earlier in &before {
         let mut array = None;
         for job in queue.jobs_with_comment(&earlier.comment()) {
-            let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-            lines.push(format!(
-                "already queued: job {} of {}: {}{reason}",
-                job.id,
-                earlier.id,
-                job.state.to_lowercase()
-            ));
+            lines.push(format!("already queued: job {} of {}: {}", job.id, earlier.id, job.state_text()));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
         // Jobs are listed in order of submission, so the report job comes after its array job.

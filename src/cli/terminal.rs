@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, ColorChoice};
@@ -17,7 +17,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result, is_hidden, printable};
-use crate::quantity::pluralize;
 
 thread_local! {
     /// Captured stdout and stderr of this thread; `None` while its output is not captured.
@@ -159,10 +158,6 @@ pub(super) fn format_bytes(bytes: u64) -> String {
     format_scaled(bytes as f64, "B")
 }
 
-pub(super) fn format_cell_count(count: usize) -> String {
-    pluralize(count, "cell")
-}
-
 pub(super) fn format_flops(flops: f64) -> String {
     format_scaled(flops, "FLOP")
 }
@@ -195,9 +190,7 @@ pub(super) fn format_seconds(seconds: f64) -> String {
 
 /// Aligns rows in columns. The first row is the header. The columns with indices in `right_aligned` are right-aligned.
 pub(super) fn format_columns(rows: &[Vec<String>], right_aligned: &[usize]) -> String {
-    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
+    let widths = column_widths(rows);
     let mut text = String::new();
     for row in rows {
         let cells =
@@ -211,6 +204,12 @@ pub(super) fn format_columns(rows: &[Vec<String>], right_aligned: &[usize]) -> S
     text
 }
 
+/// Returns the width of each column in characters.
+fn column_widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let columns = 0..rows.first().map_or(0, Vec::len);
+    columns.map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect()
+}
+
 /// Minimum width of a shortened column, in characters.
 const MIN_COLUMN_WIDTH: usize = 16;
 
@@ -220,8 +219,7 @@ pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numeric: &[usize], wid
     let Some(width) = width else { return rows };
     let count = rows.first().map_or(0, Vec::len);
     loop {
-        let widths: Vec<usize> =
-            (0..count).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let widths = column_widths(&rows);
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numeric.contains(column) && widths[*column] > MIN_COLUMN_WIDTH);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
@@ -248,8 +246,14 @@ fn shorten_in_middle(text: &str, max_chars: usize) -> String {
     letters[..start].iter().chain(&['…']).chain(&letters[letters.len() - end..]).collect()
 }
 
+/// Global options for the output of commands.
 #[derive(Args)]
-pub(super) struct Verbosity {
+pub(super) struct OutputArgs {
+    /// Print the result or the error as JSON.
+    ///
+    /// `ghostlab schema output` prints the schema.
+    #[arg(long, global = true)]
+    json: bool,
     /// Print only results and errors.
     ///
     /// Suppresses progress and notes.
@@ -269,41 +273,36 @@ pub(super) struct Verbosity {
     color: ColorChoice,
 }
 
-const QUIET: u8 = 0;
-const PLAIN: u8 = 1;
-const VERBOSE: u8 = 2;
+/// Whether `--json` was given. Set once after the arguments are parsed, like the other options below.
+static JSON: AtomicBool = AtomicBool::new(false);
+/// Whether `-q` was given.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// Whether `-v` was given.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Verbosity of the process. Set once after the arguments are parsed.
-static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
+pub(super) fn is_json() -> bool {
+    JSON.load(Relaxed)
+}
 
 /// Returns whether progress and notes are printed, which `-q` disables.
 pub(super) fn shows_notes() -> bool {
-    LEVEL.load(Relaxed) >= PLAIN
+    !QUIET.load(Relaxed)
 }
 
 pub(super) fn shows_details() -> bool {
-    LEVEL.load(Relaxed) >= VERBOSE
+    VERBOSE.load(Relaxed)
 }
 
-impl Verbosity {
+impl OutputArgs {
     pub(super) fn apply(&self) {
-        let level = match (self.quiet, self.verbose) {
-            (true, _) => QUIET,
-            (_, true) => VERBOSE,
-            _ => PLAIN,
-        };
-        LEVEL.store(level, Relaxed);
-        console::set_colors_enabled(use_colors(self.color, environment_variable, std::io::stdout().is_terminal()));
-        console::set_colors_enabled_stderr(use_colors(
-            self.color,
-            environment_variable,
-            std::io::stderr().is_terminal(),
-        ));
+        JSON.store(self.json, Relaxed);
+        QUIET.store(self.quiet, Relaxed);
+        VERBOSE.store(self.verbose, Relaxed);
+        let [stdout, stderr] = [io::stdout().is_terminal(), io::stderr().is_terminal()]
+            .map(|terminal| use_colors(self.color, |name: &str| std::env::var_os(name), terminal));
+        console::set_colors_enabled(stdout);
+        console::set_colors_enabled_stderr(stderr);
     }
-}
-
-fn environment_variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
 }
 
 /// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. `--color` takes

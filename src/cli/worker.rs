@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::answer::write_commands::{WorkerAnswer, WorkerExit};
+use super::answer::write_commands::WorkerAnswer;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::{RequestedWork, with_job_end};
-use super::terminal::{format_cell_count, format_seconds};
+use super::terminal::format_seconds;
 use super::{progress, stop};
-use crate::artifact::{self};
+use crate::artifact;
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, WorkerLimits, WorkerOutcome};
-use crate::quantity::MAX_SECONDS;
+use crate::quantity::{MAX_SECONDS, pluralize};
 use crate::search::{SearchEnv, search, split_searches};
 use ghostlab_store::Store;
 
@@ -83,45 +83,32 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     arguments.grid_args.threads.start()?;
     let signals = stop::Signals::watch()?;
-    let worked = run_jobs(arguments, &signals);
-    let spent = format_seconds(clock.elapsed().as_secs_f64());
+    let worked = match run_jobs(arguments, &signals) {
+        Err(error) if error.kind() == ErrorKind::Interrupted => None,
+        worked => Some(worked?),
+    };
+    let seconds = clock.elapsed().as_secs_f64();
+    let spent = format_seconds(seconds);
     match worked {
-        Ok(worked) => {
-            note!("{} after {spent}", format_outcome(worked));
-            let (end, counts) = match worked {
-                WorkerOutcome::IdleTimeout => (WorkerExit::Left, [None; 3]),
-                WorkerOutcome::Done { cells, complete, failed } => {
-                    (WorkerExit::Done, [cells, complete, failed].map(Some))
-                }
-            };
-            print_end(arguments, &clock, end, counts).map(|_| 0)
-        }
-        Err(error) if error.kind() == ErrorKind::Interrupted => {
-            note!("stopped after {spent}; finished work is stored and leases are released");
-            print_end(arguments, &clock, WorkerExit::Stopped, [None; 3])?;
-            if signals.is_near_time_limit() && !signals.has_stored() {
-                note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
-            }
-            if arguments.slurm && signals.is_near_time_limit() {
-                match cluster::scontrol_requeue() {
-                    Ok(()) => note!("requeued by Slurm"),
-                    Err(reason) => eprintln!("cannot requeue the job: {reason}"),
-                }
-            }
-            Ok(stop::EXIT_TEMPFAIL)
-        }
-        Err(error) => Err(error),
+        Some(worked) => note!("{} after {spent}", format_outcome(worked)),
+        None => note!("stopped after {spent}; finished work is stored and leases are released"),
     }
-}
-
-fn print_end(
-    arguments: &Arguments,
-    clock: &Instant,
-    end: WorkerExit,
-    [cells, complete, failed]: [Option<usize>; 3],
-) -> Result<ExitCode> {
-    let ended = WorkerAnswer { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
-    if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::print_answer(ended, Answer::Worker, |_| {}) }
+    if !arguments.events {
+        answer::print_answer(WorkerAnswer::new(worked, seconds), Answer::Worker, |_| {})?;
+    }
+    if worked.is_some() {
+        return Ok(0);
+    }
+    if signals.is_near_time_limit() && !signals.has_stored() {
+        note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
+    }
+    if arguments.slurm && signals.is_near_time_limit() {
+        match cluster::scontrol_requeue() {
+            Ok(()) => note!("requeued by Slurm"),
+            Err(reason) => eprintln!("cannot requeue the job: {reason}"),
+        }
+    }
+    Ok(stop::EXIT_TEMPFAIL)
 }
 
 /// Runs the worker's jobs and returns the outcome. The store is closed on return, which releases the worker's leases.
@@ -184,18 +171,18 @@ fn format_outcome(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "all remaining jobs are leased by other workers; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
-            format!("all {} complete", format_cell_count(all))
+            format!("all {} complete", pluralize(all, "cell"))
         }
         // The missing objects are latencies or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",
                 all - complete,
-                format_cell_count(all)
+                pluralize(all, "cell")
             )
         }
         WorkerOutcome::Done { cells: all, failed, .. } => {
-            format!("{failed} of {} have no result (see `ghostlab status`); exiting", format_cell_count(all))
+            format!("{failed} of {} have no result (see `ghostlab status`); exiting", pluralize(all, "cell"))
         }
     }
 }

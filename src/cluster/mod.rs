@@ -10,7 +10,7 @@ mod slurm_profile;
 mod submission;
 
 pub use options::{MIN_TIME_LIMIT, check_options, time_limit};
-pub use queue::{JobEnd, Queue, QueuedJob, SubmitError, cancel, sbatch, scontrol_requeue};
+pub use queue::{JobEnd, Queue, QueuedJob, cancel, scontrol_requeue};
 pub use script::{JobScript, path_to_text};
 pub use slurm_profile::{GpuType, SlurmProfile};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::files::{regular, sha256};
+use crate::files::{self, regular, sha256};
 use ghostlab_store::{Store, StoreSharing};
 
 /// Minimum age of a frozen copy that may be removed. It covers requeued jobs and the time between freezing the program
@@ -61,12 +61,9 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
 
 /// Returns the time since the last modification of a submission's files or subdirectories.
 fn idle_time(folder: &Path) -> Duration {
-    let all = list_entries(folder).flat_map(|path| list_entries(&path).collect::<Vec<_>>().into_iter().chain([path]));
+    let outer = files::entries(folder).unwrap_or_default().into_iter();
+    let all = outer.flat_map(|path| files::entries(&path).unwrap_or_default().into_iter().chain([path]));
     all.map(|path| time_since_modified(&path)).min().unwrap_or_default()
-}
-
-fn list_entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Returns whether a path belongs to this user. The scheduler does not show the jobs of other users.
@@ -98,19 +95,17 @@ pub struct FrozenProgram {
 }
 
 impl FrozenProgram {
+    /// Lists the frozen copies in a store, sorted by hash.
     pub fn all(store: &Store) -> Vec<Self> {
-        let folders = fs::read_dir(store.programs()).into_iter().flatten().flatten();
-        let mut all: Vec<Self> = folders
-            .filter_map(|folder| {
-                let sha256 = folder.file_name().into_string().ok()?;
-                let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let path = Some(folder.path().join(PROGRAM_FILE_NAME)).filter(|_| is_hash)?;
-                let data = path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
-                Some(Self { sha256, path, bytes: data.len() })
-            })
-            .collect();
-        all.sort_by(|a, b| a.sha256.cmp(&b.sha256));
-        all
+        let folders = files::entries(&store.programs()).unwrap_or_default();
+        let all = folders.into_iter().filter_map(|folder| {
+            let sha256 = folder.file_name()?.to_str()?.to_owned();
+            let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let path = Some(folder.join(PROGRAM_FILE_NAME)).filter(|_| is_hash)?;
+            let data = path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+            Some(Self { sha256, path, bytes: data.len() })
+        });
+        all.collect()
     }
 
     /// Returns the time since the copy was created or last used for a submission.

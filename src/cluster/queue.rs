@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
@@ -40,12 +40,15 @@ pub struct QueuedJob {
 }
 
 /// Jobs of this user, as listed by the scheduler.
-#[derive(Debug, Clone, Serialize)]
-pub struct Queue {
-    /// Slurm command that listed the jobs.
-    #[serde(rename = "told_by")]
-    pub source: &'static str,
-    pub jobs: Vec<QueuedJob>,
+#[derive(Debug, Clone)]
+pub struct Queue(Vec<QueuedJob>);
+
+impl QueuedJob {
+    /// Formats the state and the reason for waiting, such as `pending (Priority)`.
+    pub fn state_text(&self) -> String {
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        format!("{}{reason}", self.state.to_lowercase())
+    }
 }
 
 const SQUEUE_FORMAT: &str = "%i|%j|%T|%r|%k";
@@ -56,23 +59,20 @@ impl Queue {
     /// # Errors
     /// Fails with the error from squeue if neither command succeeds.
     pub fn query() -> Result<Self, String> {
-        let answered = run_with_timeout("squeue", &["--me", "--noheader", "-o", SQUEUE_FORMAT], QUERY_TIMEOUT);
-        match answered {
-            Ok(text) => Ok(Self { source: "squeue", jobs: text.lines().filter_map(parse_job).collect() }),
-            Err(reason) => {
-                let format = "JobID,JobName,State,Reason,Comment";
-                let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
-                let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
-                let jobs = text.lines().filter_map(parse_job).filter(|job| !is_final_state(&job.state)).collect();
-                Ok(Self { source: "sacct", jobs })
-            }
+        let squeue = run_with_timeout("squeue", &["--me", "--noheader", "-o", SQUEUE_FORMAT], QUERY_TIMEOUT);
+        if let Ok(text) = &squeue {
+            return Ok(Self(text.lines().filter_map(parse_job).collect()));
         }
+        let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", "JobID,JobName,State,Reason,Comment"];
+        let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).or(squeue)?;
+        let jobs = text.lines().filter_map(parse_job).filter(|job| !is_final_state(&job.state));
+        Ok(Self(jobs.collect()))
     }
 
     /// Returns the jobs of a submission, identified by its comment
     /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
     pub fn jobs_with_comment(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
-        self.jobs.iter().filter(move |job| job.comment == comment)
+        self.0.iter().filter(move |job| job.comment == comment)
     }
 }
 
@@ -88,37 +88,34 @@ fn parse_job(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Error from a failed submission with sbatch.
-pub struct SubmitError {
-    pub error: Error,
-    /// Whether sbatch could not be started, so that no job was queued.
-    pub not_started: bool,
-}
-
-/// Submits a script with sbatch and returns the job number.
+/// Starts sbatch to submit a script.
 ///
 /// # Errors
-/// Fails with the message from sbatch if it rejects the job.
-pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
+/// Fails if sbatch could not be started, so that no job was queued.
+pub(super) fn start_sbatch(options: &[String], script: &str) -> Result<Child> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text =
-        run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|CommandFailure { reason, not_started }| {
-            SubmitError {
-            not_started,
-            error: Error::missing("sbatch failed").at(script).found(reason).hint(
-                "print the script with `ghostlab submit slurm GRID --dry-run`, or start workers manually without Slurm",
-            ),
-        }
-        })?;
+    start("sbatch", &arguments).map_err(|reason| sbatch_error(script, reason))
+}
+
+/// Waits for sbatch and returns the job number.
+///
+/// # Errors
+/// Fails with the message from sbatch if it rejects the job.
+pub(super) fn read_job_number(sbatch: Child, script: &str) -> Result<String> {
+    let text = wait("sbatch", sbatch, COMMAND_TIMEOUT).map_err(|reason| sbatch_error(script, reason))?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
-    let number = text.trim().split(';').next().unwrap_or_default().to_owned();
+    let number = text.trim().split(';').next().unwrap_or_default();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        let error = Error::missing("sbatch did not print a job ID").found(text.trim().to_owned());
-        return Err(SubmitError { error, not_started: false });
+        return Err(Error::missing("sbatch did not print a job ID").found(text.trim()));
     }
-    Ok(number)
+    Ok(number.to_owned())
+}
+
+fn sbatch_error(script: &str, reason: String) -> Error {
+    let hint = "print the script with `ghostlab submit slurm GRID --dry-run`, or start workers manually without Slurm";
+    Error::missing("sbatch failed").at(script).found(reason).hint(hint)
 }
 
 /// Cancels the jobs with the given numbers.
@@ -142,26 +139,23 @@ pub fn scontrol_requeue() -> Result<(), String> {
     run_with_timeout("scontrol", &["requeue", &job], COMMAND_TIMEOUT).map(drop)
 }
 
-struct CommandFailure {
-    reason: String,
-    /// Whether the command could not be started.
-    not_started: bool,
-}
-
 /// Runs a command with a timeout and returns its stdout.
 fn run_with_timeout(program: &str, arguments: &[&str], timeout: Duration) -> Result<String, String> {
-    run_command(program, arguments, timeout).map_err(|failure| failure.reason)
+    wait(program, start(program, arguments)?, timeout)
 }
 
-fn run_command(program: &str, arguments: &[&str], timeout: Duration) -> Result<String, CommandFailure> {
-    let spawned = Command::new(program)
+fn start(program: &str, arguments: &[&str]) -> Result<Child, String> {
+    Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn();
-    let mut child =
-        spawned.map_err(|error| CommandFailure { reason: format!("{program}: {error}"), not_started: true })?;
+        .spawn()
+        .map_err(|error| format!("{program}: {error}"))
+}
+
+/// Waits for a command and returns its stdout.
+fn wait(program: &str, mut child: Child, timeout: Duration) -> Result<String, String> {
     let out = child.stdout.take();
     let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
@@ -177,17 +171,13 @@ fn run_command(program: &str, arguments: &[&str], timeout: Duration) -> Result<S
     let Ok((stdout, stderr)) = receiver.recv_timeout(timeout) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(command_failure(format!("{program} timed out after {} s", timeout.as_secs())));
+        return Err(format!("{program} timed out after {} s", timeout.as_secs()));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(stdout),
-        Ok(status) => Err(command_failure(format!("{program}: {status}: {}", stderr.trim()))),
-        Err(error) => Err(command_failure(format!("{program}: {error}"))),
+        Ok(status) => Err(format!("{program}: {status}: {}", stderr.trim())),
+        Err(error) => Err(format!("{program}: {error}")),
     }
-}
-
-fn command_failure(reason: String) -> CommandFailure {
-    CommandFailure { reason, not_started: false }
 }
 
 /// Scheduler job that ended without completing its work.

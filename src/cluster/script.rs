@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use minijinja::{Environment, context};
+use minijinja::context;
 
+use super::slurm_profile::SlurmProfile;
 use super::submission::Submission;
 use crate::error::{Error, Result, command_line};
+use crate::template;
 
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
@@ -38,9 +40,8 @@ pub struct JobScript<'a> {
     /// Additional sbatch options, one word per item.
     pub options: Vec<String>,
     pub logs: PathBuf,
-    pub setup: Vec<String>,
-    /// Names of additional environment variables to pass to the jobs.
-    pub export: Vec<String>,
+    /// Profile with the setup lines and the names of additional environment variables to pass to the jobs.
+    pub profile: &'a SlurmProfile,
     /// Command line of a worker, one word per item.
     pub worker: Vec<String>,
     /// Command line of the report job, one word per item.
@@ -70,20 +71,16 @@ impl JobScript<'_> {
             comment => self.submission.comment(),
             cpus => self.cpus,
             memory => self.memory,
-            setup => &self.setup,
+            setup => &self.profile.setup,
             export => self.exported_variables(),
             worker => command_line(self.worker.iter().cloned()),
             report => command_line(self.report.iter().cloned()),
         };
-        let mut templates = Environment::new();
-        let failed = |error: minijinja::Error| Error::job("cannot write the job script").found(format!("{error:#}"));
-        templates.add_template("slurm.sh", TEMPLATE).map_err(failed)?;
-        let text = templates.get_template("slurm.sh").and_then(|template| template.render(values)).map_err(failed)?;
-        Ok(text + "\n")
+        template::render("the job script", TEMPLATE, values).map(|text| text + "\n")
     }
 
     fn exported_variables(&self) -> String {
-        let exported = self.export.iter().map(String::as_str);
+        let exported = self.profile.export.iter().map(String::as_str);
         let set = PASSED_VARIABLES.into_iter().filter(|name| std::env::var_os(name).is_some());
         set.chain(exported).collect::<Vec<_>>().join(",")
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Binary;
-use super::queue::{JobEnd, Queue, SubmitError};
+use super::queue::{self, JobEnd, Queue};
 use crate::error::{Error, Result};
-use crate::files::{regular, sha256};
+use crate::files::{self, regular, sha256};
 use crate::grid::Grid;
 use crate::pipeline::plan::Inputs;
 use ghostlab_store::{Store, fault};
@@ -70,18 +70,10 @@ impl SubmittedJobs {
     pub fn may_have_jobs(&self) -> bool {
         self.pending.is_some() || !self.jobs.is_empty()
     }
-
-    fn has(&self, number: &str) -> bool {
-        self.jobs.iter().any(|(_, known)| known == number)
-    }
 }
 
-fn json_error(error: &serde_json::Error) -> Error {
+fn json_error(error: serde_json::Error) -> Error {
     Error::job("cannot write the submission as JSON").found(error)
-}
-
-fn to_pretty_json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(value).map_err(|error| json_error(&error))
 }
 
 const FORMAT_VERSION: u64 = 1;
@@ -119,11 +111,11 @@ impl Submission {
             grid: grid.frozen()?,
             gate: gate.map(Grid::frozen).transpose()?,
             lock,
-            inputs: inputs.map(|(path, hash)| (absolute_text(path), hash)).collect(),
+            inputs: inputs.map(|(path, hash)| (files::absolute(path.as_ref()).display().to_string(), hash)).collect(),
             binary,
             engine,
         };
-        let text = serde_json::to_string(&submission).map_err(|error| json_error(&error))?;
+        let text = serde_json::to_string(&submission).map_err(json_error)?;
         submission.id = sha256::of_bytes(text)[..12].to_owned();
         Ok(submission)
     }
@@ -149,27 +141,25 @@ impl Submission {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
 
-    pub fn write(&self, store: &Store) -> Result<PathBuf> {
+    /// Writes the submission file and the job script.
+    pub fn write(&self, store: &Store, script: &str) -> Result<()> {
         let folder = self.folder(store);
-        for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
-            store.make_folder(&folder)?;
+        for name in [JobEnd::LOGS, JobEnd::FOLDER] {
+            store.make_folder(&folder.join(name))?;
         }
-        store.put_file(&folder.join(Self::FILE), to_pretty_json(self)?.as_bytes())?;
-        Ok(folder)
+        self.write_json(store, Self::FILE, self)?;
+        store.put_file(&folder.join(Self::SCRIPT), script.as_bytes())
     }
 
-    /// Writes the job script next to the submission file.
-    pub fn write_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
-        let path = self.folder(store).join(Self::SCRIPT);
-        store.put_file(&path, text.as_bytes())?;
-        Ok(path)
+    /// Writes a JSON file into the folder of the submission.
+    fn write_json(&self, store: &Store, name: &str, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value).map_err(json_error)?;
+        store.put_file(&self.folder(store).join(name), text.as_bytes())
     }
 
-    /// Reads all submissions in a store. Skips those that are unreadable.
+    /// Reads all submissions in a store, sorted by ID. Skips those that are unreadable.
     pub fn all(store: &Store) -> Vec<Self> {
-        let mut all: Vec<Self> = Self::read_each(store).filter_map(Result::ok).collect();
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        all
+        Self::read_each(store).filter_map(Result::ok).collect()
     }
 
     /// Reads all submissions in a store. Returns `None` if one of them is unreadable.
@@ -178,8 +168,9 @@ impl Submission {
     }
 
     fn read_each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
-        let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
-        folders.map(|folder| Self::read(&folder.path().join(Self::FILE)))
+        // The folders are named after the IDs.
+        let folders = files::entries(&store.submissions()).unwrap_or_default().into_iter();
+        folders.map(|folder| Self::read(&folder.join(Self::FILE)))
     }
 
     pub fn inputs(&self) -> &BTreeMap<String, String> {
@@ -209,7 +200,7 @@ impl Submission {
     /// # Errors
     /// Fails if this program does not support the frozen format.
     pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
-        Ok((thaw_grid(&self.grid)?, self.gate.as_ref().map(thaw_grid).transpose()?))
+        Ok((Grid::from_frozen(&self.grid)?, self.gate.as_ref().map(Grid::from_frozen).transpose()?))
     }
 
     /// Checks that the program and the inputs are still the ones that were submitted.
@@ -243,27 +234,20 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Submits a job of type `array` or `report` to the scheduler. Records the attempt beforehand and the job number
+    /// Submits a job of type `array` or `report` with sbatch. Records the attempt beforehand and the job number
     /// afterwards. If the process is killed in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler rejects the job.
-    pub fn submit(
-        &self,
-        store: &Store,
-        job_type: &str,
-        run_sbatch: impl FnOnce() -> Result<String, SubmitError>,
-    ) -> Result<String> {
+    pub fn submit(&self, store: &Store, job_type: &str, options: &[String], script: &str) -> Result<String> {
         let mut jobs = self.jobs(store);
         jobs.pending = Some(job_type.to_owned());
         self.write_jobs(store, &jobs)?;
-        let number = run_sbatch().map_err(|SubmitError { error, not_started }| {
-            if not_started {
-                jobs.pending = None;
-                self.write_jobs(store, &jobs).ok();
-            }
-            error
+        let sbatch = queue::start_sbatch(options, script).inspect_err(|_| {
+            jobs.pending = None;
+            self.write_jobs(store, &jobs).ok();
         })?;
+        let number = queue::read_job_number(sbatch, script)?;
         fault::fault_point("handed-over");
         jobs.pending = None;
         jobs.jobs.push((job_type.to_owned(), number.clone()));
@@ -279,7 +263,7 @@ impl Submission {
                 Some((number, _)) => (number, SubmittedJobs::ARRAY),
                 None => (job.id.as_str(), SubmittedJobs::REPORT),
             };
-            if !jobs.has(number) {
+            if jobs.jobs.iter().all(|(_, known)| known != number) {
                 jobs.jobs.push((what.to_owned(), number.to_owned()));
                 self.write_jobs(store, &jobs)?;
             }
@@ -288,18 +272,10 @@ impl Submission {
     }
 
     fn write_jobs(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
-        store.put_file(&self.folder(store).join(Self::JOBS), to_pretty_json(jobs)?.as_bytes())
+        self.write_json(store, Self::JOBS, jobs)
     }
-}
-
-fn absolute_text(path: String) -> String {
-    std::path::absolute(&path).map_or(path, |path| path.display().to_string())
 }
 
 fn damaged_record_error(file: &Path, found: String) -> Error {
     Error::bad_input("cannot read the submission").at(file.display().to_string()).found(found)
-}
-
-fn thaw_grid(frozen: &Value) -> Result<Grid> {
-    Grid::from_frozen(frozen)
 }

@@ -2,83 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use minijinja::syntax::SyntaxConfig;
+use minijinja::context;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
-use serde::Serialize;
 
 use super::{ComputedCell, Exporter};
 use crate::checkpoint::{AttachedOperator, Layout, gguf_form};
 use crate::criterion;
-use crate::distill::Finetune;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::sha256;
-use crate::grid::{Calibration, Grid};
+use crate::grid::Grid;
 use crate::machine;
 use crate::model::{BranchPlace, Cut, DeployedModel, FloatType, Step, Sublayer, describe_quantization};
 use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{WARNING, ranges, removed_text};
+use crate::template;
 use ghostlab_store::KeyDescription;
 
 const TEMPLATE: &str = include_str!("card.md");
-
-/// Values for the card template.
-#[derive(Serialize)]
-struct CardValues {
-    cell: String,
-    backbone: String,
-    /// Hub repository of the backbone, as `org/name`.
-    base_model: Option<String>,
-    base_revision: Option<String>,
-    /// SHA-256 of the backbone's config and weights.
-    content: String,
-    /// SHA-256 of the cell's identity, which includes every setting.
-    identity: Option<String>,
-    class: &'static str,
-    layers: usize,
-    kept: usize,
-    /// Removed layers, or removed sublayers by kind. Empty for the dense backbone.
-    removed: String,
-    /// Number of removed layers or sublayers as text, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
-    amount: String,
-    /// What was done to the layers in `removed`: `removed` or `replaced by an affine map`.
-    verb: &'static str,
-    /// Phrases that list the checkpoint layers without attention and those without an MLP.
-    without: Vec<String>,
-    /// Whether the pruned model can be exported to GGUF.
-    in_gguf: bool,
-    criterion: Option<String>,
-    recovery_label: Option<String>,
-    recovery_spec: Option<String>,
-    recovery_source: Option<String>,
-    calibration: Option<CalibrationText>,
-    finetune: Option<Finetune>,
-    dtype: Option<&'static str>,
-    /// Smallest sliding window of any layer, in tokens.
-    window: Option<usize>,
-    /// One sentence for each repair that was folded into the weights.
-    folded: Vec<String>,
-    /// One phrase for each attached operator, such as `a full linear map on the input of layer 3`.
-    attached: Vec<String>,
-    notes: Vec<String>,
-    numbers: Option<String>,
-    evidence: Option<String>,
-    evaluated: bool,
-    program: String,
-}
-
-#[derive(Serialize)]
-struct CalibrationText {
-    corpus: String,
-    rule: String,
-    generated: bool,
-    sequences: usize,
-    operator_sequences: usize,
-    length: usize,
-    seed: u64,
-}
 
 /// Renders the model card as Markdown with front matter. `numbers` is a table of the cell's scores, or `None` if it was
 /// not scored.
@@ -92,29 +34,16 @@ pub(super) fn render_card(
     numbers: Option<String>,
 ) -> Result<String> {
     let values = build_card_values(exporter, grid, computed, numbers);
-    let mut templates = Environment::new();
-    let syntax =
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
-    templates.set_syntax(syntax);
-    templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    templates.add_template("card.md", TEMPLATE).map_err(|error| card_error(&error))?;
-    templates
-        .get_template("card.md")
-        .and_then(|template| template.render(Serde(&values)))
-        .map(|card| card + "\n")
-        .map_err(|error| card_error(&error))
+    template::render("the model card", TEMPLATE, values).map(|card| card + "\n")
 }
 
-fn card_error(error: &minijinja::Error) -> Error {
-    Error::job("cannot write the model card").found(format!("{error:#}"))
-}
-
+/// Builds the values for the card template.
 fn build_card_values(
     exporter: &Exporter<'_>,
     grid: &Grid,
     computed: &ComputedCell<'_>,
     numbers: Option<String>,
-) -> CardValues {
+) -> minijinja::Value {
     let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { weight_format, evidence, .. }) =
         (computed, exporter);
     let cell = &result.cell;
@@ -122,59 +51,55 @@ fn build_card_values(
     let method = cell.recovery.as_ref();
     let is_fitted = method.is_some_and(|method| method.rule.is_fitted());
     let calibration = cell.calibration.as_ref().filter(|_| is_fitted);
+    let corpus = cell.calibration.as_ref().and_then(|calibration| grid.corpora.get(&calibration.corpus));
     let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
     let shortage = shortage.map(|text| format!("{WARNING}{text}"));
-    CardValues {
-        cell: cell.to_string(),
-        backbone: cell.backbone.clone(),
-        base_model: hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
-        base_revision: hub.and_then(|hub| hub.commit.clone().map(String::from)),
-        content: backbone.dense.model.content.clone(),
-        identity: result
+    let notes = describe_quantization(&backbone.config).into_iter();
+    context! {
+        cell => cell.to_string(),
+        backbone => cell.backbone.clone(),
+        // Hub repository of the backbone, as `org/name`.
+        base_model => hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
+        base_revision => hub.and_then(|hub| hub.commit.clone().map(String::from)),
+        // SHA-256 of the backbone's config and weights.
+        content => backbone.dense.model.content.clone(),
+        // SHA-256 of the cell's identity, which includes every setting.
+        identity => result
             .identity
             .as_ref()
             .map(|identity| sha256::of_bytes(Canonical::from_value(&identity.json()).as_str())),
-        class: backbone.config.architecture.class,
-        layers: result.layers,
-        kept: layout.kept.iter().collect::<BTreeSet<_>>().len(),
-        removed: removed_text(&result.removed),
-        amount: format_amount(&result.removed, result.layers),
-        verb: change_verb(result),
-        without: describe_missing_sublayers(layout),
-        in_gguf: gguf_form(&backbone.config, layout).is_ok(),
-        criterion: cell
+        class => backbone.config.architecture.class,
+        kept => layout.kept.iter().collect::<BTreeSet<_>>().len(),
+        // Removed layers, or removed sublayers by kind. Empty for the dense backbone.
+        removed => removed_text(&result.removed),
+        amount => format_amount(&result.removed, result.layers),
+        verb => change_verb(result),
+        without => describe_missing_sublayers(layout),
+        in_gguf => gguf_form(&backbone.config, layout).is_ok(),
+        criterion => cell
             .criterion
             .as_ref()
             .map(|criterion| format!("{} (`{criterion}`)", criterion::label(&criterion.name))),
-        recovery_label: method.map(|method| recovery::label(&method.name).to_owned()),
-        recovery_spec: method.map(ToString::to_string),
-        recovery_source: method
+        recovery_label => method.map(|method| recovery::label(&method.name).to_owned()),
+        recovery_spec => method.map(ToString::to_string),
+        recovery_source => method
             .and_then(|method| find_recovery_source(&method.name))
             .filter(|source| source.starts_with("http")),
-        calibration: cell.calibration.as_ref().map(|calibration| describe_calibration(grid, calibration)),
-        finetune: method.and_then(|method| method.training),
-        dtype: weight_format.dtype.map(FloatType::name),
-        window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
-        folded: describe_folds(layout, deployed),
-        attached: layout.attached.iter().map(describe_operator).collect(),
-        notes: describe_quantization(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
+        calibration => cell.calibration.as_ref().map(Serde),
+        // Window rule of the calibration text, and whether the text is generated.
+        rule => corpus.map_or("", |corpus| corpus.rule.as_str()),
+        generated => corpus.is_some_and(|corpus| corpus.generated),
+        finetune => method.and_then(|method| method.training).map(Serde),
+        dtype => weight_format.dtype.map(FloatType::name),
+        // Smallest sliding window of any layer, in tokens.
+        window => layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
+        folded => describe_folds(layout, deployed),
+        attached => layout.attached.iter().map(describe_operator).collect::<Vec<_>>(),
+        notes => notes.chain(result.notes()).chain(shortage).collect::<Vec<_>>(),
         numbers,
-        evidence: evidence.clone(),
-        evaluated: grid.evaluate.has_scores(),
-        program: machine::program_version(),
-    }
-}
-
-fn describe_calibration(grid: &Grid, calibration: &Calibration) -> CalibrationText {
-    let corpus = grid.corpora.get(&calibration.corpus);
-    CalibrationText {
-        corpus: calibration.corpus.clone(),
-        rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
-        generated: corpus.is_some_and(|corpus| corpus.generated),
-        sequences: calibration.sequences,
-        operator_sequences: calibration.operator_sequences,
-        length: calibration.length,
-        seed: calibration.seed,
+        evidence => evidence.clone(),
+        evaluated => grid.evaluate.has_scores(),
+        program => machine::program_version(),
     }
 }
 

@@ -62,9 +62,7 @@ impl Exporter<'_> {
     /// the disk is full. A failed export leaves no output behind.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<ExportedModel> {
         let output = export_folder::check_folder(folder)?;
-        if let Some(recovery) = &grid.cells[cell].recovery {
-            recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
-        }
+        check_recovery(&grid.cells[cell])?;
         let numbers = self.format_score_table(grid, &grid.cells[cell])?;
         self.with_cell(grid, cell, &mut |made| {
             let card = card::render_card(self, grid, &made, numbers.clone())?;
@@ -177,10 +175,8 @@ impl Exporter<'_> {
         path: &Path,
         gguf_type: GgufType,
     ) -> Result<(ExportedModel, Vec<String>)> {
-        check_gguf_support(grid, cell)?;
-        if let Some(recovery) = &grid.cells[cell].recovery {
-            recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
-        }
+        check_gguf_support(grid, &grid.cells[cell])?;
+        check_recovery(&grid.cells[cell])?;
         self.with_cell(grid, cell, &mut |ComputedCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             gguf_form(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
@@ -205,13 +201,18 @@ impl Exporter<'_> {
 }
 
 /// Rejects a cell whose cut or recovery GGUF cannot represent, before anything is computed for the cell.
-fn check_gguf_support(grid: &Grid, cell: usize) -> Result<()> {
-    let cell = &grid.cells[cell];
+fn check_gguf_support(grid: &Grid, cell: &Cell) -> Result<()> {
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
     // Ignore an invalid config, because the run reports the error.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let recovery = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
     formats::check_gguf(&config, recovery, cell.depth.unit).map_err(|error| error.at(cell.to_string()))
+}
+
+/// Rejects a cell whose recovery cannot be exported.
+fn check_recovery(cell: &Cell) -> Result<()> {
+    let Some(recovery) = &cell.recovery else { return Ok(()) };
+    recovery.rule.check_export().map_err(|error| error.at(cell.to_string()))
 }
 
 /// Returns an error if the user interrupted the export.

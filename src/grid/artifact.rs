@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::node::{Value, YamlNode};
+use super::yaml::{Value, YamlNode};
 use super::{deserialize, one_or_many};
 use crate::error::{Error, Result};
 use crate::metric::{Direction, Metric, MetricSource, PARAMETERS_REMOVED};
@@ -249,11 +249,10 @@ impl Default for Tolerance {
 impl Description {
     /// Deserializes the description in the tree of a grid file, or returns `None` if the file has no key `artifact`.
     pub(super) fn from_root(root: &YamlNode) -> Result<Option<Self>> {
-        let Value::Map(keys) = &root.value else { return Ok(None) };
+        let keys = root.entries();
         let Some(entry) = keys.iter().find(|entry| entry.key == ARTIFACT_KEY) else { return Ok(None) };
         let artifact_only = YamlNode { value: Value::Map(vec![entry.clone()]), position: root.position.clone() };
-        let ArtifactOnly { artifact } = ArtifactOnly::deserialize(deserialize::FromNode::root(&artifact_only))
-            .map_err(deserialize::Fault::into_error)?;
+        let ArtifactOnly { artifact } = deserialize::from_root(&artifact_only)?;
         artifact.check(keys.len() > 1).map_err(|error| error.at(root.position.to_string()))?;
         Ok(Some(artifact))
     }
@@ -307,14 +306,8 @@ fn reject(message: &str, expected: &str) -> Result<()> {
     Err(Error::bad_input(message).expected(expected))
 }
 
-/// Removes the artifact description from the tree of a grid file, because the grid does not use it.
-pub(super) fn remove_artifact(root: &mut YamlNode) {
-    if let Value::Map(keys) = &mut root.value {
-        keys.retain(|entry| entry.key != ARTIFACT_KEY);
-    }
-}
-
-const ARTIFACT_KEY: &str = "artifact";
+/// Key of the description in a grid file.
+pub(super) const ARTIFACT_KEY: &str = "artifact";
 
 /// Wrapper for parsing only the artifact description.
 #[derive(Debug, Deserialize)]

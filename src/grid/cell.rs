@@ -9,8 +9,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::node::{EntryPosition, Positioned};
-use super::validate::{self, combinations};
+use super::calibration::Calibration;
+use super::validate::{self, EntryPosition, combinations};
+use super::yaml::Positioned;
 use crate::criterion::{self, Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::Result;
@@ -23,50 +24,6 @@ pub(super) const CUT_AXES: [&str; 4] = ["criterion", DEPTH, "recovery", "calibra
 pub(super) const DEPTH: &str = "depth";
 /// Keys of all axes, in the order in which they appear in a cell name.
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
-
-/// Calibration sequences from which activations are collected.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Calibration {
-    /// Corpus name in [`Grid::corpora`](super::Grid::corpora).
-    pub corpus: String,
-    pub sequences: usize,
-    pub length: usize,
-    pub seed: u64,
-    /// Number of leading sequences used to compute an operator. Defaults to `sequences`. Layer selection uses all
-    /// sequences.
-    pub operator_sequences: usize,
-}
-
-/// Formats the corpus, number of sequences, length and seed, such as `wikitext2-validation:32x512@0`. Appends
-/// `operator_sequences` if it differs from `sequences`.
-impl fmt::Display for Calibration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { corpus, sequences, length, seed, operator_sequences } = self;
-        write!(f, "{corpus}:{sequences}x{length}@{seed}")?;
-        if operator_sequences == sequences { Ok(()) } else { write!(f, "(operator_sequences={operator_sequences})") }
-    }
-}
-
-impl Calibration {
-    /// Minimum number of tokens per channel for solving an operator. With fewer tokens, SmolLM2 had a worse C4
-    /// perplexity with repair than without.
-    pub const MIN_TOKENS_PER_CHANNEL: usize = 16;
-
-    /// Returns a warning if there are too few tokens to solve the operators of a backbone with `channels` channels.
-    pub fn shortage(&self, backbone: &str, channels: usize) -> Option<String> {
-        let Self { operator_sequences, length, .. } = self;
-        let tokens = operator_sequences * length;
-        let needed = Self::MIN_TOKENS_PER_CHANNEL * channels;
-        (tokens < needed).then(|| {
-            format!(
-                "operators of `{backbone}` are computed from {tokens} tokens, {:.1} for each of its {channels} channels; \
-                 use at least {needed} tokens (operator_sequences: {}).",
-                tokens as f64 / channels.max(1) as f64,
-                needed.div_ceil((*length).max(1))
-            )
-        })
-    }
-}
 
 /// Variant in a grid. The cell of the dense backbone has no criterion, recovery or calibration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -382,20 +339,6 @@ fn is_axis(description: &MethodDescription, option: &str, values: &[Value]) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shortage_warning_names_the_sufficient_token_count() {
-        let [warning, none, some] = [4, 18, 17].map(|operator_sequences| {
-            let calibration =
-                Calibration { corpus: "c4".into(), sequences: 64, length: 512, seed: 0, operator_sequences };
-            calibration.shortage("smollm2", 576)
-        });
-        let warning = warning.unwrap();
-        assert!(warning.contains("2048 tokens, 3.6 for each of its 576 channels"), "{warning}");
-        assert!(warning.contains("use at least 9216 tokens (operator_sequences: 18)"), "{warning}");
-        assert_eq!(none, None);
-        assert!(some.is_some());
-    }
 
     #[test]
     fn method_label_lists_options_in_sorted_order() {

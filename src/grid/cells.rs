@@ -1,25 +1,24 @@
 //! Axes of a grid or of an `include` entry, and the cells built from them. The cells are the product of the axes,
-//! without those that `exclude` matches, plus those that `include` adds.
+//! without those that `exclude` matches, plus those that `include` adds. Cells that cannot be pruned or repaired are
+//! rejected in a grid and left out of a search.
 
 use std::collections::{BTreeMap, HashSet};
 use std::iter;
 
-use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, build_methods};
+use super::calibration::{Calibration, CalibrationEntry, read_calibrations};
+use super::cell::{CUT_AXES, Cell, Method, MethodEntry, build_methods};
 use super::definitions::{Backbone, RoundedWeights};
 use super::depth::{Depth, DepthEntry, read_depths};
 use super::name;
-use super::node::{EntryPosition, Positioned, YamlPosition};
 use super::one_or_many::OneOrMany;
 use super::pattern::CellPattern;
-use super::schema::CalibrationEntry;
-use super::search::Search;
-use super::unprunable::{find_unprunable, remove_unprunable};
-use super::validate::{self, combinations};
+use super::search::{Search, UnselectableCut};
+use super::validate::{self, EntryPosition};
 use super::weights::Weights;
-use crate::criterion::{self, Criterion};
+use super::yaml::{Positioned, YamlPosition};
+use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
-use crate::quantity::MAX_TOKENS;
-use crate::recovery::Recovery;
+use crate::recovery::{self, Recovery, RepairTarget};
 
 /// Validated axes. An axis is `None` if its key is missing. A grid without the four pruning axes has only dense cells.
 #[derive(Debug, Clone)]
@@ -45,20 +44,14 @@ impl Axes {
         recovery: &OneOrMany<MethodEntry>,
         calibration: &OneOrMany<CalibrationEntry>,
     ) -> Result<Self> {
-        let calibrations = calibration
-            .explicit_values()
-            .map(|written| read_calibrations(&at.key("calibration"), written))
-            .transpose()?;
+        let calibrations = calibration.read_with(|entries| read_calibrations(&at.key("calibration"), entries))?;
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
             position: at.position(),
-            backbone: backbone
-                .explicit_values()
-                .map(|names| validate::read_values(&at.key("backbone"), names))
-                .transpose()?,
-            criterion: criterion.explicit_values().map(|entries| build_methods(at, entries)).transpose()?,
-            depth: depth.explicit_values().map(|entries| read_depths(&at.key("depth"), entries)).transpose()?,
-            recovery: recovery.explicit_values().map(|entries| build_methods(at, entries)).transpose()?,
+            backbone: backbone.read_with(|names| validate::read_values(&at.key("backbone"), names))?,
+            criterion: criterion.read_with(|entries| build_methods(at, entries))?,
+            depth: depth.read_with(|entries| read_depths(&at.key("depth"), entries))?,
+            recovery: recovery.read_with(|entries| build_methods(at, entries))?,
             calibration,
             corpora: corpora.unwrap_or_default(),
         })
@@ -126,96 +119,6 @@ fn add_quantized_backbone(
     Ok(Positioned { value: full_name, position: name.position.clone() })
 }
 
-/// Calibrations on an axis, and the corpora they refer to.
-type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
-
-fn read_calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
-    let mut all = Vec::new();
-    let mut corpora = Vec::new();
-    for (i, entry) in entries.iter().enumerate() {
-        let (calibrations, named) = expand_calibration(&at.item(i), entry)?;
-        all.extend(calibrations);
-        corpora.extend(named);
-    }
-    validate::check_values(at, &all)?;
-    Ok((all, corpora))
-}
-
-/// Expands the lists of an entry into calibrations, one per combination.
-fn expand_calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
-    let corpora = validate::read_values(&at.key("corpus"), &entry.corpus)?;
-    let subject = "the number of calibration sequences";
-    let sequences = validate::read_counts(&at.key("sequences"), &entry.sequences, 1, subject)?;
-    let lengths = validate::read_counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
-    let seeds = entry.seed.explicit_values().map(|seeds| validate::read_values(&at.key("seed"), seeds)).transpose()?;
-    let subject = "the number of sequences for the operator";
-    let operators = entry
-        .operator_sequences
-        .explicit_values()
-        .map(|values| validate::read_counts(&at.key("operator_sequences"), values, 1, subject))
-        .transpose()?;
-    let seeds = optional_values(at, seeds);
-    let operators = optional_values(at, operators);
-
-    let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
-    validate::check_cell_count(&sizes, &at.position())?;
-    let lists = sizes.iter().filter(|&&size| size > 1).count();
-    let mut calibrations = Vec::new();
-    for combination in combinations(&sizes) {
-        let [c, n, t, s, o] = combination[..] else { continue };
-        let (corpus, count, length, seed, operator) =
-            (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
-        // Fill in the defaults so that explicit and implicit defaults compare equal.
-        let value = Calibration {
-            corpus: corpus.value.clone(),
-            sequences: count.value,
-            length: length.value,
-            seed: seed.value.unwrap_or(0),
-            operator_sequences: operator.value.unwrap_or(count.value),
-        };
-        if value.sequences.saturating_mul(value.length) > MAX_TOKENS {
-            return Err(Error::bad_input("a calibration has too many tokens")
-                .at(count.position.to_string())
-                .expected(format!("sequences × length of {MAX_TOKENS} or less"))
-                .found(format!("{} × {}", value.sequences, value.length)));
-        }
-        if value.operator_sequences > value.sequences {
-            return Err(operator_sequences_error(&value, &operator.position, lists > 0));
-        }
-        let positions = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
-        let listed = positions.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
-        let position = listed.map_or_else(|| at.position(), |(position, _)| position.clone());
-        calibrations.push(Positioned { value, position });
-    }
-    Ok((calibrations, corpora))
-}
-
-/// Returns the values of a key, or a single `None` at the position of the map if the key is missing.
-pub(super) fn optional_values<T>(
-    at: &EntryPosition<'_>,
-    values: Option<Vec<Positioned<T>>>,
-) -> Vec<Positioned<Option<T>>> {
-    match values {
-        Some(values) => {
-            values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
-        }
-        None => vec![at.with_position(None)],
-    }
-}
-
-fn operator_sequences_error(calibration: &Calibration, position: &YamlPosition, is_expanded: bool) -> Error {
-    let Calibration { sequences, operator_sequences, .. } = calibration;
-    let error = Error::bad_input("`operator_sequences` exceeds `sequences`")
-        .at(position.to_string())
-        .expected(format!("at most {sequences}, the entry's `sequences`"));
-    if !is_expanded {
-        return error.found(operator_sequences.to_string()).hint("remove `operator_sequences` to use all sequences");
-    }
-    error
-        .found(format!("{operator_sequences}, in the expanded combination `{calibration}`"))
-        .hint("write the valid combinations as separate entries")
-}
-
 /// Cell with its depth as written in the grid file, and the position of that depth.
 struct PrunedCell {
     cell: Cell,
@@ -244,7 +147,7 @@ impl GridAxes {
     /// that cannot be pruned are left out and recorded in `search`.
     ///
     /// # Errors
-    /// Fails in the same cases as [`expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell
+    /// Fails in the same cases as [`Self::expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell
     /// cannot be pruned or repaired.
     pub(super) fn into_cells(
         mut self,
@@ -254,7 +157,7 @@ impl GridAxes {
         for axes in iter::once(&mut self.product).chain(&mut self.includes) {
             axes.expand_weights(&self.weights, backbones)?;
         }
-        let mut cells = expand_cells(&self.product, &self.includes, &self.excludes, backbones)?;
+        let mut cells = self.expand_cells(backbones)?;
         match search {
             Some(search) => cells = remove_unprunable(cells, backbones, search)?,
             None => {
@@ -267,58 +170,52 @@ impl GridAxes {
         name::assign_names(&mut cells);
         Ok(cells)
     }
-}
 
-/// Returns all unique cells. Each backbone contributes its dense cell, the product of the axes without the excluded
-/// cells, and the included cells. A backbone whose cells are all excluded contributes none.
-///
-/// # Errors
-/// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
-/// backbone. Depths of excluded cells are not checked.
-fn expand_cells(
-    axes: &Axes,
-    includes: &[Axes],
-    excludes: &[CellPattern],
-    backbones: &BTreeMap<String, Backbone>,
-) -> Result<Vec<Positioned<Cell>>> {
-    for axes in iter::once(axes).chain(includes) {
-        axes.check_cell_count()?;
-    }
-    let product = axes.expand_product(backbones);
-    let dense: Vec<Positioned<Cell>> = axes
-        .backbone
-        .iter()
-        .flatten()
-        .map(|backbone| Positioned { value: Cell::dense(&backbone.value), position: backbone.position.clone() })
-        .collect();
-    let all = dense.iter().map(|backbone| &backbone.value).chain(product.iter().map(|candidate| &candidate.cell));
-    let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layer_count(backbones, cell))).collect();
-    excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
+    /// Returns all unique cells. Each backbone contributes its dense cell, the product of the axes without the excluded
+    /// cells, and the included cells. A backbone whose cells are all excluded contributes none.
+    ///
+    /// # Errors
+    /// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
+    /// backbone. Depths of excluded cells are not checked.
+    fn expand_cells(&self, backbones: &BTreeMap<String, Backbone>) -> Result<Vec<Positioned<Cell>>> {
+        self.all().try_for_each(Axes::check_cell_count)?;
+        let Self { product: axes, includes, excludes, .. } = self;
+        let product = axes.expand_product(backbones);
+        let dense: Vec<Positioned<Cell>> = axes
+            .backbone
+            .iter()
+            .flatten()
+            .map(|backbone| Positioned { value: Cell::dense(&backbone.value), position: backbone.position.clone() })
+            .collect();
+        let all = dense.iter().map(|backbone| &backbone.value).chain(product.iter().map(|candidate| &candidate.cell));
+        let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layer_count(backbones, cell))).collect();
+        excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
 
-    let is_kept = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
-    let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.expand_product(backbones)).collect();
-    let retained = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
-    let named = dense
-        .iter()
-        .filter(|backbone| is_kept(&backbone.value))
-        .map(|backbone| (&backbone.value.backbone, &backbone.position));
-    let named = named.chain(retained.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
+        let is_kept = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
+        let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.expand_product(backbones)).collect();
+        let retained = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
+        let named = dense
+            .iter()
+            .filter(|backbone| is_kept(&backbone.value))
+            .map(|backbone| (&backbone.value.backbone, &backbone.position));
+        let named = named.chain(retained.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
 
-    let mut cells = Vec::new();
-    let mut backbones_seen = HashSet::new();
-    let mut seen = HashSet::new();
-    for (backbone, position) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
-        cells.push(Positioned { value: Cell::dense(backbone), position: position.clone() });
-        for candidate in retained.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
-            if seen.insert(&candidate.cell) {
-                candidate.check_layers_left(layer_count(backbones, &candidate.cell))?;
-                cells.push(Positioned { value: candidate.cell.clone(), position: candidate.position.clone() });
+        let mut cells = Vec::new();
+        let mut backbones_seen = HashSet::new();
+        let mut seen = HashSet::new();
+        for (backbone, position) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
+            cells.push(Positioned { value: Cell::dense(backbone), position: position.clone() });
+            for candidate in retained.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
+                if seen.insert(&candidate.cell) {
+                    candidate.check_layers_left(layer_count(backbones, &candidate.cell))?;
+                    cells.push(Positioned { value: candidate.cell.clone(), position: candidate.position.clone() });
+                }
             }
         }
-    }
-    match (cells.is_empty(), excludes.first()) {
-        (true, Some(pattern)) => Err(pattern.no_cells_left_error()),
-        _ => Ok(cells),
+        match (cells.is_empty(), excludes.first()) {
+            (true, Some(pattern)) => Err(pattern.no_cells_left_error()),
+            _ => Ok(cells),
+        }
     }
 }
 
@@ -396,4 +293,117 @@ impl Axes {
         }
         counts
     }
+}
+
+/// Cell that its criterion or recovery rejects, with the error.
+struct UnprunableCell {
+    cell: Cell,
+    position: YamlPosition,
+    error: Error,
+}
+
+impl UnprunableCell {
+    /// Returns the error, located at the position of the cell.
+    fn into_error(self) -> Error {
+        self.error.at(self.position.to_string())
+    }
+}
+
+/// Returns the cells that are rejected by their criterion or recovery. A depth that a criterion rejects is reported
+/// only for the first cell that has it.
+fn find_unprunable(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<UnprunableCell> {
+    let mut seen = HashSet::new();
+    let mut unprunable = Vec::new();
+    for Positioned { value: cell, position } in cells {
+        let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
+        let mut error = None;
+        if seen.insert((backbone, criterion, depth)) {
+            let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
+            error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
+        }
+        let error = error.or_else(|| unsupported_unit_error(recovery.as_ref()?, *depth));
+        let error = error.or_else(|| iterative_merge_error(criterion, recovery.as_ref()?));
+        unprunable.extend(error.map(|error| UnprunableCell { cell: cell.clone(), position: position.clone(), error }));
+    }
+    unprunable
+}
+
+/// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
+fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
+    if depth.unit.is_layers() != recovery.rule.replaces_sublayers() || !recovery.rule.is_repairing() {
+        return None;
+    }
+    if recovery.rule.replaces_sublayers() {
+        let error = Error::bad_input(format!("`{}` can only repair removed sublayers", recovery.name));
+        return Some(
+            error
+                .expected(format!("a depth such as `{{attention: {}}}`", depth.count))
+                .found(format!("`{recovery}` with depth {depth}"))
+                .hint("add an entry of `include` that combines the recovery with a suitable depth"),
+        );
+    }
+    let accepted: Vec<&str> = recovery::sublayer_methods().collect();
+    Some(
+        Error::bad_input(format!("`{}` repairs whole layers, but the depth is given in sublayers", recovery.name))
+            .expected(format!("one of {}, which accept sublayers", accepted.join(", ")))
+            .found(format!("`{recovery}` with depth {depth}"))
+            .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
+    )
+}
+
+/// Returns an error if an iterative criterion is combined with a recovery that merges layers.
+fn iterative_merge_error(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery>) -> Option<Error> {
+    if !criterion.rule.is_iterative() || recovery.rule.target() != RepairTarget::Layer {
+        return None;
+    }
+    let error = Error::bad_input(format!("`{}` cannot repair layers that are removed one by one", recovery.name));
+    let found = format!("`{criterion}` with `{recovery}`");
+    Some(error.expected("a criterion without `iterative: true`").found(found))
+}
+
+/// Returns whether the criterion supports the unit of the cell's depth and the recovery can repair the cut.
+fn is_combinable(cell: &Cell) -> bool {
+    let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
+    criterion.rule.units().contains(&cell.depth.unit)
+        && unsupported_unit_error(recovery, cell.depth).is_none()
+        && iterative_merge_error(criterion, recovery).is_none()
+}
+
+/// Removes the cells of a search that cannot be pruned, and records them in `search`. Before that, drops cells whose
+/// depth unit or recovery does not fit their criterion, unless no pruned cell would remain.
+///
+/// # Errors
+/// Fails if no cell remains for a backbone, or for a layer count that the budget requests.
+fn remove_unprunable(
+    mut cells: Vec<Positioned<Cell>>,
+    backbones: &BTreeMap<String, Backbone>,
+    search: &mut Search,
+) -> Result<Vec<Positioned<Cell>>> {
+    if cells.iter().any(|cell| !cell.value.is_dense() && is_combinable(&cell.value)) {
+        cells.retain(|cell| is_combinable(&cell.value));
+    }
+    let unprunable = find_unprunable(&cells, backbones);
+    cells.retain(|cell| {
+        !unprunable.iter().any(|one| {
+            (&one.cell.backbone, &one.cell.criterion, one.cell.depth)
+                == (&cell.value.backbone, &cell.value.criterion, cell.value.depth)
+        })
+    });
+    let layers = search.budget.layers.clone();
+    for one in unprunable {
+        let Cell { backbone, criterion, depth, .. } = &one.cell;
+        let is_requested = layers.is_empty() || layers.iter().any(|count| depth == count);
+        let neighbors = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
+        let mut pruned = neighbors.filter(|cell| !cell.is_dense());
+        if is_requested && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
+            return Err(one.into_error());
+        }
+        search.unselectable.push(UnselectableCut {
+            backbone: backbone.clone(),
+            criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+            depth: *depth,
+            reason: one.error.one_line(),
+        });
+    }
+    Ok(cells)
 }

@@ -3,22 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::AxisChoice;
 use super::cell::{AXES, CUT_AXES};
-use super::cells::{Axes, GridAxes, optional_values};
-use super::defined_tasks::{self, DefinitionEntry, ResolvedDefinitions};
+use super::cells::{Axes, GridAxes};
+use super::defined_tasks::{self, ResolvedDefinitions, TaskUseEntry};
 use super::definitions::{Definitions, EntrySources};
 use super::depth::{self, DepthEntry};
-use super::eval_task::{EvalTask, TaskSettings};
-use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry, TaskUseEntry};
+use super::eval_task::EvalTask;
+use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry};
 use super::input::InputRef;
 use super::library::Library;
-use super::node::{EntryPosition, Positioned, YamlNode};
 use super::one_or_many::OneOrMany;
 use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
+use super::validate::{self, EntryPosition, optional_values};
 use super::weights::Weights;
-use super::{AxisChoice, validate};
+use super::yaml::{Positioned, YamlNode};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
@@ -84,8 +85,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         (Some(evaluate), None) => read_evaluations(&root.key("evaluate"), evaluate)?,
     };
 
-    let weights =
-        schema.weights.explicit_values().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
+    let weights = schema.weights.read_with(|entries| Weights::read(&root.key("weights"), entries))?;
     let weights = weights.unwrap_or_default();
     check_no_latency(&weights, &evaluate)?;
     let axes = GridAxes { product, weights, includes, excludes };
@@ -226,25 +226,12 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
             .found("an empty map"));
     }
     let (perplexity, corpora) = read_texts(&at.key("perplexity"), &entries.perplexity)?;
-    let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // An omitted list is valid, but an empty one is not.
     if entries.perplexity.explicit_values().is_some() {
         validate::check_values(&at.key("perplexity"), &perplexity)?;
     }
-    if entries.tasks.explicit_values().is_some() {
-        validate::check_length(&at.key("tasks"), &entries.tasks)?;
-        let placed: Vec<_> = known.iter().map(|(at, task)| at.with_position(task.clone())).collect();
-        validate::check_unique(&at.key("tasks").name(), &placed)?;
-    }
-    known.iter().try_for_each(|(at, task)| defined_tasks::check_limits(at, task.how.max_length, task.how.limit))?;
-    let used = UsedInputs {
-        corpora,
-        tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
-        resolved_definitions: ResolvedDefinitions::read(&defined)?,
-    };
-    let ResolvedDefinitions { uses, groups, .. } = &used.resolved_definitions;
-    let tasks = known.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
-    let groups = groups.clone();
+    let (tasks, names, resolved_definitions) = read_tasks(&at.key("tasks"), &entries.tasks)?;
+    let groups = resolved_definitions.groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
     let latency = read_latencies(&at.key("latency"), &entries.latency)?;
     let metrics = read_metrics(&at.key("metrics"), &entries.metrics)?;
@@ -259,7 +246,31 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
             .found("no such entry")
             .hint("add `damage: true` to an entry of `perplexity`"));
     }
+    let used = UsedInputs { corpora, tasks: names, resolved_definitions };
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
+}
+
+/// Reads the evaluated tasks. Also returns the names of the built-in tasks, and the definitions of the other tasks.
+fn read_tasks(
+    at: &EntryPosition<'_>,
+    entries: &OneOrMany<TaskUseEntry>,
+) -> Result<(Vec<EvalTask>, Vec<Positioned<String>>, ResolvedDefinitions)> {
+    let entries_at: Vec<_> = entries.iter().enumerate().map(|(i, entry)| (at.item(i), entry)).collect();
+    entries_at.iter().try_for_each(|(at, entry)| defined_tasks::check_settings(at, &entry.how))?;
+    let builtin = entries_at.iter().filter(|(_, entry)| entry.definition.is_none());
+    let (builtin, names): (Vec<_>, Vec<_>) = builtin
+        .map(|(at, TaskUseEntry { name, how, .. })| {
+            let task = EvalTask { name: name.clone(), how: how.clone(), defined: false };
+            (at.with_position(task), at.key("name").with_position(name.clone()))
+        })
+        .unzip();
+    if entries.explicit_values().is_some() {
+        validate::check_length(at, entries)?;
+        validate::check_unique(&at.name(), &builtin)?;
+    }
+    let definitions = ResolvedDefinitions::read(&entries_at)?;
+    let tasks = builtin.into_iter().map(|task| task.value).chain(definitions.uses.iter().cloned()).collect();
+    Ok((tasks, names, definitions))
 }
 
 /// Evaluated texts, and the corpora they refer to.
@@ -289,34 +300,6 @@ fn read_texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> R
         all_corpora.extend(corpora);
     }
     Ok((perplexity, all_corpora))
-}
-
-/// Tasks in a grid, with their positions.
-struct TaskUses<'a> {
-    /// Built-in tasks.
-    known: Vec<(EntryPosition<'a>, EvalTask)>,
-    /// Entries that refer to task definitions.
-    defined: Vec<(EntryPosition<'a>, &'a DefinitionEntry)>,
-}
-
-impl<'a> TaskUses<'a> {
-    fn read(at: &EntryPosition<'a>, entries: &'a OneOrMany<TaskUseEntry>) -> Result<Self> {
-        let mut uses = Self { known: Vec::new(), defined: Vec::new() };
-        for (i, entry) in entries.iter().enumerate() {
-            let at = at.item(i);
-            match entry {
-                TaskUseEntry::Known(used) => uses.known.push((at, used.clone())),
-                TaskUseEntry::Defined(entry) => {
-                    let TaskSettings { shots, max_length, limit, .. } = entry.how;
-                    defined_tasks::check_limits(&at, max_length, limit)?;
-                    let shots = shots.unwrap_or_default();
-                    validate::check_count(0, shots, "the number of examples", &at.key("shots").position())?;
-                    uses.defined.push((at, &**entry));
-                }
-            }
-        }
-        Ok(uses)
-    }
 }
 
 /// Reads the names of additional metrics. Rejects unknown names and duplicates.
@@ -362,7 +345,5 @@ fn read_optional_counts(
     values: &OneOrMany<usize>,
     subject: &str,
 ) -> Result<Vec<Positioned<Option<usize>>>> {
-    let counts =
-        values.explicit_values().map(|values| validate::read_counts(&at.key(key), values, 1, subject)).transpose()?;
-    Ok(optional_values(at, counts))
+    Ok(optional_values(at, values.read_with(|values| validate::read_counts(&at.key(key), values, 1, subject))?))
 }

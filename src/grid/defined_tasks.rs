@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 use super::input::{InputRef, InputResolver, ResolvedInput, resolve_path};
-use super::node::{EntryPosition, Positioned};
-use super::validate;
+use super::validate::{self, EntryPosition};
+use super::yaml::Positioned;
 use crate::error::{Error, Result};
 use crate::hub::{FilePattern, Repo, RepoFiles, RepoKind, Source};
 use crate::metric::{Metric, MetricEntry, PairedTest};
@@ -110,15 +110,23 @@ pub(super) enum SplitFiles {
     More(Vec<PathBuf>),
 }
 
-/// Entry of `evaluate.tasks` with a `definition`.
+/// Task given by its name or by a map with options, or all tasks of a definition.
+#[derive(Debug, Clone)]
+pub(super) struct TaskUseEntry {
+    /// Name in `tasks`, or the file, folder or name of a definition.
+    pub(super) name: String,
+    pub(super) how: TaskSettings,
+    /// Location of the definition and its rows; `None` for a name in `tasks`.
+    pub(super) definition: Option<DefinitionEntry>,
+}
+
+/// Location of the definition in an entry of `evaluate.tasks`, and of its rows.
 #[derive(Debug, Clone)]
 pub(super) struct DefinitionEntry {
-    pub(super) definition: String,
     pub(super) folder: Option<PathBuf>,
     pub(super) data: Option<DataEntry>,
     pub(super) revision: Option<String>,
     pub(super) generated: bool,
-    pub(super) how: TaskSettings,
 }
 
 /// Task definition, with the source of its rows.
@@ -145,22 +153,22 @@ pub(super) struct ResolvedDefinitions {
 }
 
 impl ResolvedDefinitions {
-    /// Reads the definitions that the entries refer to.
+    /// Reads the definitions that the entries refer to. Skips entries that name a built-in task.
     ///
     /// # Errors
     /// Fails if a definition is missing or uses an unsupported feature. The error gives the key, file and line.
-    pub(super) fn read(entries: &[(EntryPosition<'_>, &DefinitionEntry)]) -> Result<Self> {
+    pub(super) fn read(entries: &[(EntryPosition<'_>, &TaskUseEntry)]) -> Result<Self> {
         let mut resolved = Self::default();
         let mut labels: Vec<Positioned<String>> = Vec::new();
-        for (at, entry) in entries {
-            let Selection { tasks, groups } = select_definitions(at, entry)?;
+        for (at, TaskUseEntry { name, how, definition }) in entries {
+            let Some(entry) = definition else { continue };
+            let Selection { tasks, groups } = select_definitions(at, name, entry.folder.as_deref())?;
             if tasks.is_empty() {
                 return Err(at
                     .key("definition")
-                    .error(format!("no task definition in `{}`", entry.definition))
+                    .error(format!("no task definition in `{name}`"))
                     .expected("a file or folder that defines a task"));
             }
-            let how = &entry.how;
             for definition in tasks {
                 check_supported(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
@@ -256,21 +264,20 @@ fn check_supported(definition: &Definition) -> Result<()> {
     }
 }
 
-/// Returns the tasks and groups that an entry selects. The entry refers to a file, a directory of files, or a
-/// definition in `folder`.
-fn select_definitions(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result<Selection> {
+/// Returns the tasks and groups that `name` selects: a file, a directory of files, or a definition in `folder`.
+fn select_definitions(at: &EntryPosition<'_>, name: &str, folder: Option<&Path>) -> Result<Selection> {
     let named = at.key("definition");
-    let path = resolve_path(Path::new(&entry.definition), &named).value;
-    let folder = entry.folder.as_ref().map(|folder| resolve_path(folder, &at.key("folder")).value);
+    let path = resolve_path(Path::new(name), &named).value;
+    let folder = folder.map(|folder| resolve_path(folder, &at.key("folder")).value);
     let add_position =
         |error: Error| if error.parts().location.is_none() { error.at(named.position().to_string()) } else { error };
-    let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
+    let probe = Probe::Definitions { path: path.clone(), name: name.to_owned(), folder: folder.clone() };
     sandbox::check_probe(probe).map_err(add_position)?;
-    let Some(selection) = Library::find_at(&path, &entry.definition, folder.as_deref()) else {
+    let Some(selection) = Library::find_at(&path, name, folder.as_deref()) else {
         return Err(named
             .error("definition not found")
             .expected("a file, a folder of files, or a name with `folder`")
-            .found(format!("`{}`", entry.definition))
+            .found(format!("`{name}`"))
             .hint(format!("check the path: {} does not exist", path.display())));
     };
     selection.map_err(add_position)
@@ -446,11 +453,13 @@ fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRo
     }
 }
 
-/// Checks the document limit and the context length.
-pub(super) fn check_limits(at: &EntryPosition<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
+/// Checks the number of few-shot examples, the document limit and the context length.
+pub(super) fn check_settings(at: &EntryPosition<'_>, how: &TaskSettings) -> Result<()> {
+    let TaskSettings { shots, max_length, limit, .. } = *how;
     if let Some(length) = max_length {
         validate::check_count(1, length, "the context length of a backbone", &at.key("max_length").position())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
-    limit.map(drop).map_err(|error| error.at(at.key("limit").position().to_string()))
+    limit.map_err(|error| error.at(at.key("limit").position().to_string()))?;
+    validate::check_count(0, shots.unwrap_or_default(), "the number of examples", &at.key("shots").position())
 }

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::entry_kind::EntryKind;
 use super::eval_task::{TaskData, TaskSource};
 use super::input::{self, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
-use super::library::{self, Library};
-use super::node::{EntryPosition, Positioned};
+use super::library::{self, EntryKind, Library};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{ShardsEntry, Stream};
-use super::validate;
+use super::validate::{self, EntryPosition};
 use super::weights::CalibratedOn;
+use super::yaml::Positioned;
 use crate::corpus::WindowRule;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
 use crate::files::parts;

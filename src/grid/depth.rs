@@ -7,8 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::json;
 
-use super::node::{EntryPosition, Positioned};
-use super::validate;
+use super::validate::{self, EntryPosition};
+use super::yaml::Positioned;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 

@@ -4,16 +4,18 @@
 use std::fmt::{self, Display};
 
 use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Deserializer, Expected, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
-use super::node::{MapEntry, Value, YamlNode, YamlPosition};
-use crate::error::Error;
+use super::yaml::{MapEntry, Value, YamlNode, YamlPosition};
+use crate::error::{Error, Result};
 
 /// Deserialization error that stores the key, the expected value and the value found in fields, so that they need not
 /// be parsed from serde's message.
 #[derive(Debug)]
-pub(super) struct Fault {
+struct Fault {
     kind: FaultKind,
     /// Path and position of the value. The innermost deserializer sets them.
     location: Option<(String, YamlPosition)>,
@@ -55,7 +57,7 @@ impl Fault {
         self
     }
 
-    pub(super) fn into_error(self) -> Error {
+    fn into_error(self) -> Error {
         let (path, position) = match &self.location {
             Some((path, position)) => (path.as_str(), Some(position.to_string())),
             None => ("", None),
@@ -152,17 +154,21 @@ fn describe_found(found: Unexpected<'_>) -> String {
     }
 }
 
+/// Deserializes a typed struct from the root of a tree.
+///
+/// # Errors
+/// Fails if a key is unknown or missing, or a value has the wrong type. The error gives the path and the position.
+pub(super) fn from_root<'de, T: Deserialize<'de>>(root: &YamlNode) -> Result<T> {
+    T::deserialize(FromNode { node: root, path: String::new() }).map_err(Fault::into_error)
+}
+
 /// Deserializer for one node of the tree.
-pub(super) struct FromNode<'a> {
+struct FromNode<'a> {
     node: &'a YamlNode,
     path: String,
 }
 
-impl<'a> FromNode<'a> {
-    pub(super) fn root(node: &'a YamlNode) -> Self {
-        Self { node, path: String::new() }
-    }
-
+impl FromNode<'_> {
     fn read<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match &self.node.value {
             Value::Null => visitor.visit_unit(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::task::DEFAULT_FEWSHOT_SEED;
 use ghostlab_definitions::{Definition, FileRows, builtin};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 
 use super::Grid;
 use super::draw::Draw;
@@ -182,7 +182,6 @@ pub struct TaskData {
 #[serde(untagged)]
 pub enum TaskSource {
     Builtin {
-        #[serde(deserialize_with = "deserialize_builtin")]
         task: &'static Task,
         /// File, or directory that contains the task's split. The path is absolute or relative to the current
         /// directory.
@@ -194,10 +193,6 @@ pub enum TaskSource {
         /// Files for the splits in use.
         rows: FileRows,
     },
-}
-
-fn deserialize_builtin<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&'static Task, D::Error> {
-    Task::find(&String::deserialize(deserializer)?).map_err(|error| de::Error::custom(error.one_line()))
 }
 
 impl TaskData {

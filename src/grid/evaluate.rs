@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::defined_tasks::{DataEntry, DefinitionEntry, GroupUse};
+use super::defined_tasks::{DataEntry, DefinitionEntry, GroupUse, TaskUseEntry};
 use super::draw::Draw;
 use super::eval_task::{EvalTask, TaskSettings};
 use super::one_or_many::{self, OneOrMany};
@@ -134,13 +134,6 @@ pub(super) struct PerplexityEntry {
     pub(super) damage: bool,
 }
 
-/// Task given by its name or by a map with options, or all tasks of a definition.
-#[derive(Debug, Clone)]
-pub(super) enum TaskUseEntry {
-    Known(EvalTask),
-    Defined(Box<DefinitionEntry>),
-}
-
 /// Task and the protocol by which it is scored. Requires either `name` or `definition`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -196,52 +189,54 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
-        let name = name.to_string();
-        Ok(TaskUseEntry::Known(EvalTask { name, how: TaskSettings::default(), defined: false }))
+        Ok(TaskUseEntry { name: name.to_owned(), how: TaskSettings::default(), definition: None })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
-        let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        let TaskUseMap { limit, bos, max_length, .. } = task_use;
-        match (task_use.name, task_use.definition) {
+        let TaskUseMap {
+            name,
+            definition,
+            folder,
+            data,
+            revision,
+            generated,
+            shots,
+            seed,
+            chat,
+            multiturn,
+            system,
+            limit,
+            bos,
+            max_length,
+        } = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let (name, definition) = match (name, definition) {
             (Some(name), None) => {
                 let written = [
-                    ("folder", task_use.folder.is_some()),
-                    ("data", task_use.data.is_some()),
-                    ("revision", task_use.revision.is_some()),
-                    ("generated", task_use.generated),
-                    ("shots", task_use.shots.is_some()),
-                    ("seed", task_use.seed.is_some()),
-                    ("chat", task_use.chat),
-                    ("multiturn", task_use.multiturn.is_some()),
-                    ("system", task_use.system.is_some()),
+                    ("folder", folder.is_some()),
+                    ("data", data.is_some()),
+                    ("revision", revision.is_some()),
+                    ("generated", generated),
+                    ("shots", shots.is_some()),
+                    ("seed", seed.is_some()),
+                    ("chat", chat),
+                    ("multiturn", multiturn.is_some()),
+                    ("system", system.is_some()),
                 ];
-                match written.into_iter().find(|(_, written)| *written) {
-                    Some((key, _)) => Err(de::Error::custom(format!("`{key}` requires `definition`"))),
-                    None => {
-                        let how = TaskSettings { limit, bos, max_length, ..TaskSettings::default() };
-                        Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
-                    }
+                if let Some((key, _)) = written.into_iter().find(|(_, written)| *written) {
+                    return Err(de::Error::custom(format!("`{key}` requires `definition`")));
                 }
+                (name, None)
             }
-            (None, Some(definition)) => {
-                if task_use.multiturn.is_some() && !task_use.chat {
-                    return Err(de::Error::custom("`multiturn` requires `chat: true`"));
-                }
-                let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
-                let seed = task_use.seed.unwrap_or(DEFAULT_FEWSHOT_SEED);
-                let shots = task_use.shots;
-                let system = task_use.system;
-                let how = TaskSettings { shots, seed, chat, system, limit, bos, max_length, draw: None };
-                let folder = task_use.folder;
-                let data = task_use.data;
-                let revision = task_use.revision;
-                let generated = task_use.generated;
-                let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
-                Ok(TaskUseEntry::Defined(Box::new(entry)))
+            (None, Some(_)) if multiturn.is_some() && !chat => {
+                return Err(de::Error::custom("`multiturn` requires `chat: true`"));
             }
-            _ => Err(de::Error::custom("a task needs either `name` or `definition`")),
-        }
+            (None, Some(definition)) => (definition, Some(DefinitionEntry { folder, data, revision, generated })),
+            _ => return Err(de::Error::custom("a task needs either `name` or `definition`")),
+        };
+        let chat = chat.then(|| multiturn.unwrap_or(true));
+        let seed = seed.unwrap_or(DEFAULT_FEWSHOT_SEED);
+        let how = TaskSettings { shots, seed, chat, system, limit, bos, max_length, draw: None };
+        Ok(TaskUseEntry { name, how, definition })
     }
 }
 

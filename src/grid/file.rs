@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
+use super::artifact::ARTIFACT_KEY;
+use super::check::CheckedGrid;
 use super::library::Library;
-use super::node::YamlNode;
-use super::schema::Schema;
+use super::yaml::YamlNode;
 use super::{
-    AxisChoice, Description, Grid, InputList, InputResolver, Search, artifact, check, definitions, deserialize,
-    overrides, profile, validate, yaml,
+    AxisChoice, Description, Grid, InputList, InputResolver, Search, check, definitions, deserialize, overrides,
+    profile, validate, yaml,
 };
 use crate::error::{Error, Result};
 
@@ -76,9 +75,8 @@ impl GridFile {
     /// # Errors
     /// Fails in the same cases as [`Grid::load`].
     pub fn grid_with(&self, profile: Option<&str>, overrides: &[String], choice: &AxisChoice<'_>) -> Result<Grid> {
-        let MergedGrid { root, library, entries, profile } = self.merge_layers(profile, overrides)?;
+        let (mut checked, MergedGrid { library, entries, profile, .. }) = self.check(profile, overrides)?;
         let path = &self.path;
-        let mut checked = check::check(&deserialize_schema(&root)?, &root, path, &library)?;
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref(), overrides);
         let needs = checked.needs(choice);
         let with_other_missing = |error: Error| definitions::add_other_missing(error, &needs, &resolver);
@@ -129,8 +127,7 @@ impl GridFile {
     /// # Errors
     /// Fails in the same cases as [`Grid::load`], except for errors that only the input files reveal.
     pub fn search(&self) -> Result<Option<Search>> {
-        let MergedGrid { root, library, .. } = self.merge_layers(None, &[])?;
-        Ok(check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?.search)
+        Ok(self.check(None, &[])?.0.search)
     }
 
     /// Returns the inputs that the grid refers to: all backbones, and the corpora and tasks that `choice` includes. The
@@ -139,8 +136,7 @@ impl GridFile {
     /// # Errors
     /// Fails in the same cases as [`Grid::load`], except for errors that only the input files reveal.
     pub fn needs(&self, profile: Option<&str>, overrides: &[String], choice: &AxisChoice<'_>) -> Result<InputList> {
-        let MergedGrid { root, library, profile, .. } = self.merge_layers(profile, overrides)?;
-        let checked = check::check(&deserialize_schema(&root)?, &root, &self.path, &library)?;
+        let (checked, MergedGrid { library, profile, .. }) = self.check(profile, overrides)?;
         let scored = checked.evaluate.perplexity.iter().any(|entry| (choice.text)(&entry.corpus))
             || checked.evaluate.tasks.iter().any(|task| (choice.task)(&task.name));
         let needs = checked.needs(choice);
@@ -154,9 +150,17 @@ impl GridFile {
         })
     }
 
+    /// Merges the layers of the grid, and validates the result. The inputs need not exist.
+    fn check(&self, profile: Option<&str>, overrides: &[String]) -> Result<(CheckedGrid, MergedGrid)> {
+        let merged = self.merge_layers(profile, overrides)?;
+        let schema = deserialize::from_root(&merged.root)?;
+        Ok((check::check(&schema, &merged.root, &self.path, &merged.library)?, merged))
+    }
+
     fn merge_layers(&self, profile: Option<&str>, overrides: &[String]) -> Result<MergedGrid> {
         let mut root = self.root.clone();
-        artifact::remove_artifact(&mut root);
+        // A grid does not depend on how its results are presented.
+        root.take(ARTIFACT_KEY);
         let library = Library::for_grid(&self.path);
         let profile = profile::take_profile(&mut root, profile, &library)?;
 
@@ -176,10 +180,6 @@ impl GridFile {
         overrides::apply(&mut root, overrides)?;
         Ok(MergedGrid { root, library, entries, profile })
     }
-}
-
-fn deserialize_schema(root: &YamlNode) -> Result<Schema> {
-    Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
 /// Tree of a grid after named entries, a profile and overrides have been merged into it, with the files and the profile

@@ -3,12 +3,14 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::entry_kind::EntryKind;
-use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::library::EntryKind;
 use super::shards::{ShardsEntry, Stream};
+use super::validate::EntryPosition;
+use super::yaml::{Positioned, YamlPosition};
 use crate::error::{Error, Result, command_line};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
@@ -43,6 +45,48 @@ impl<'a> SourceEntry<'a> {
             shards: None,
         }
     }
+
+    /// Rejects an entry without `hub` that lacks a path or has a key that requires `hub`.
+    fn check_local(&self, at: &EntryPosition<'_>) -> Result<()> {
+        if self.path.is_none() {
+            return Err(at
+                .error(format!("missing key `path` or `hub` in `{}`", at.name()))
+                .expected("`path: …`, or `hub: org/name`")
+                .found("neither")
+                .hint("see the complete example at the top of docs/grid.md"));
+        }
+        if self.revision.is_some() || !self.files.is_empty() && self.shards.is_none() {
+            let key = if self.revision.is_some() { "revision" } else { "files" };
+            return Err(at.key(key).error(format!("`{key}` requires `hub`")));
+        }
+        if self.package.is_some() {
+            return Err(at.key("package").error("`package` requires `hub`, whose hashes in hub.lock verify the file"));
+        }
+        Ok(())
+    }
+
+    /// Returns the hub repository and its files.
+    fn read_repository(&self, kind: EntryKind, at: &EntryPosition<'_>, hub: &str) -> Result<RepoFiles> {
+        let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
+        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, self.revision));
+        let source = source.map_err(|error| error.at(at.key("hub").position().to_string()))?;
+        if let Some(package) = self.package.filter(|package| !is_pinned_requirement(package)) {
+            let error = at.key("package").error("the package is not pinned");
+            return Err(error.expected("`name==version`").found(format!("`{package}`")));
+        }
+        match (kind, self.files) {
+            (EntryKind::Backbone, []) => Ok(RepoFiles::backbone(source)),
+            (_, []) => Err(at
+                .error(format!("missing key `files` in `{}`", at.name()))
+                .expected("`files: PATH`, a path in the repository")
+                .found("no `files`")),
+            (_, files) => {
+                let shards = self.shards.as_ref().map(ShardsEntry::names_to_fetch);
+                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
+                Ok(RepoFiles { source, files })
+            }
+        }
+    }
 }
 
 /// Backbone, text or task that a grid refers to. It need not exist.
@@ -65,13 +109,15 @@ pub struct InputRef {
 }
 
 /// Hub repository that an entry refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HubSource {
     /// Repository and revision, such as `org/name@main`.
     pub repository: String,
-    /// Commit in the cache, or `None` if a local path is used.
+    /// Commit in the hub cache; null if a local copy was read.
+    #[schemars(with = "Option<String>")]
     pub commit: Option<Commit>,
-    /// Whether the files match the hashes in `hub.lock`. False until this has been checked.
+    /// Whether all files match the hashes in `hub.lock`.
+    // False until the files have been checked.
     pub pinned: bool,
     #[serde(skip)]
     pub want: RepoFiles,
@@ -162,85 +208,25 @@ impl<'a> InputResolver<'a> {
 }
 
 impl InputRef {
+    /// Reads an entry that gives a path, a hub repository, or both.
     pub(super) fn read(kind: EntryKind, name: &str, at: &EntryPosition<'_>, entry: SourceEntry<'_>) -> Result<Self> {
-        match entry.hub {
-            Some(hub) => Self::read_hub(kind, name, at, hub, entry),
-            None => Self::read_path(kind, name, at, entry),
-        }
-    }
-
-    /// Reads an entry that gives only a path.
-    fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, entry: SourceEntry<'_>) -> Result<Self> {
-        let Some(path) = entry.path else {
-            return Err(at
-                .error(format!("missing key `path` or `hub` in `{}`", at.name()))
-                .expected("`path: …`, or `hub: org/name`")
-                .found("neither")
-                .hint("see the complete example at the top of docs/grid.md"));
-        };
-        if entry.revision.is_some() || !entry.files.is_empty() && entry.shards.is_none() {
-            let key = if entry.revision.is_some() { "revision" } else { "files" };
-            return Err(at.key(key).error(format!("`{key}` requires `hub`")));
-        }
-        if entry.package.is_some() {
-            return Err(at.key("package").error("`package` requires `hub`, whose hashes in hub.lock verify the file"));
-        }
-        let Positioned { value, position } = resolve_path(path, &at.key("path"));
-        Ok(Self {
-            kind,
-            name: name.to_owned(),
-            want: None,
-            package: None,
-            path: Some(value),
-            position,
-            is_path_optional: false,
-            shards: entry.shards,
-            is_repository: false,
-        })
-    }
-
-    /// Reads an entry that gives a hub repository and, optionally, a path.
-    fn read_hub(
-        kind: EntryKind,
-        name: &str,
-        at: &EntryPosition<'_>,
-        hub: &str,
-        entry: SourceEntry<'_>,
-    ) -> Result<Self> {
-        let hub_at = at.key("hub");
-        let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
-        let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, entry.revision));
-        let source = source.map_err(|error| error.at(hub_at.position().to_string()))?;
-        let want = match (kind, entry.files) {
-            (EntryKind::Backbone, []) => RepoFiles::backbone(source),
-            (_, []) => {
-                return Err(at
-                    .error(format!("missing key `files` in `{}`", at.name()))
-                    .expected("`files: PATH`, a path in the repository")
-                    .found("no `files`"));
-            }
-            (_, files) => {
-                let shards = entry.shards.as_ref().map(ShardsEntry::names_to_fetch);
-                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
-                RepoFiles { source, files }
+        let want = match entry.hub {
+            Some(hub) => Some(entry.read_repository(kind, at, hub)?),
+            None => {
+                entry.check_local(at)?;
+                None
             }
         };
         let path = entry.path.map(|path| resolve_path(path, &at.key("path")));
-        let position = path.as_ref().map_or_else(|| hub_at.position(), |path| path.position.clone());
-        if let Some(package) = entry.package.filter(|package| !is_pinned_requirement(package)) {
-            return Err(at
-                .key("package")
-                .error("the package is not pinned")
-                .expected("`name==version`")
-                .found(format!("`{package}`")));
-        }
+        let hub_position = at.key("hub").position();
+        let position = path.as_ref().map_or_else(|| hub_position.clone(), |path| path.position.clone());
         Ok(Self {
             kind,
             name: name.to_owned(),
-            want: Some(want),
+            is_path_optional: want.is_some() && same_file(&position, &hub_position),
+            want,
             package: entry.package.map(str::to_owned),
             path: path.map(|path| path.value),
-            is_path_optional: same_file(&position, &hub_at.position()),
             position,
             shards: entry.shards,
             is_repository: false,

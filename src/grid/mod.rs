@@ -2,18 +2,19 @@
 //!
 //! A grid is loaded in these steps:
 //!
-//! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
+//! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`).
 //! 2. Four layers are merged, each over the previous one: named entries (`library`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
-//! 4. The values are validated, defaults are filled in, and methods are built (`check`, `cell`, `pattern`,
-//!    `definitions`).
+//! 4. The values are validated, defaults are filled in, and methods are built (`check`, `validate`, `cell`, `depth`,
+//!    `calibration`, `pattern`, `definitions`).
 //! 5. The axes are multiplied into cells (`cells`), based on the layer counts of the backbones (`definitions`). The
 //!    cells are then named (`name`).
 //!
 //! `artifact` describes the table or figure made from the cells. `schema_json` exports the schema for editors.
 
 mod artifact;
+mod calibration;
 mod cell;
 mod cells;
 mod check;
@@ -22,14 +23,12 @@ mod definitions;
 mod depth;
 mod deserialize;
 mod draw;
-mod entry_kind;
 mod eval_task;
 mod evaluate;
 mod file;
 mod input;
 mod library;
 mod name;
-mod node;
 mod one_or_many;
 mod overrides;
 mod pattern;
@@ -38,7 +37,6 @@ mod schema;
 mod schema_json;
 mod search;
 mod shards;
-mod unprunable;
 mod validate;
 mod weights;
 mod yaml;
@@ -53,16 +51,16 @@ pub use artifact::{
     Description, FigureEntry, FigureKind, Highlight, ListEntry, Over, RacesEntry, RowEntry, RowHeader, TableEntry,
     Tolerance,
 };
-pub use cell::{Calibration, Cell, Method, MethodAxis};
+pub use calibration::Calibration;
+pub use cell::{Cell, Method, MethodAxis};
 pub use defined_tasks::{DefinedColumn, GroupUse, columns as defined_columns};
 pub use definitions::{Backbone, Corpus, RoundedWeights, rule_names, task_names};
 pub use draw::Draw;
-pub use entry_kind::EntryKind;
 pub use eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
 pub use file::GridFile;
 pub use input::{HubSource, InputRef, InputResolver, ResolvedInput};
-pub use library::{BackboneFile, available_names, backbone_files};
+pub use library::{BackboneFile, EntryKind, available_names, backbone_files};
 pub use name::assign_names;
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, UnselectableCut};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::cell::{CUT_AXES, DEPTH};
+use crate::error::Result;
 
 /// List of at least `MIN` values, or a single value written without a list. `None` if the key is missing. A key without
 /// a value is rejected by `deserialize`.
@@ -18,6 +19,13 @@ impl<T, const MIN: usize> OneOrMany<T, MIN> {
     /// Returns the values if the key is present, even if its list is empty.
     pub(super) fn explicit_values(&self) -> Option<&[T]> {
         self.0.as_deref()
+    }
+}
+
+impl<T> OneOrMany<T> {
+    /// Reads the values if the key is present.
+    pub(super) fn read_with<R>(&self, read: impl FnOnce(&[T]) -> Result<R>) -> Result<Option<R>> {
+        self.explicit_values().map(read).transpose()
     }
 }
 

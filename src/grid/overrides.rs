@@ -5,8 +5,7 @@
 //! (`depth=7,9,11`), which needs no quoting in shells. A string that contains a comma must be quoted. File paths are
 //! relative to the current directory.
 
-use super::node::{MapEntry, Value, YamlNode, YamlPosition};
-use super::yaml::parse;
+use super::yaml::{MapEntry, Value, YamlNode, YamlPosition, parse};
 use crate::error::{Error, Result, nearest};
 
 /// Applies `overrides` in order, so later ones take precedence.
@@ -140,7 +139,7 @@ fn join_key(path: &str, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grid::node::PathStep;
+    use crate::grid::yaml::PathStep;
 
     fn grid_with(overrides: &[&str]) -> Result<YamlNode> {
         let mut root = parse("depth: 3\nlist: [{a: 1, b: 2}, {a: 3}]\nnames: {x.y: {z: 1}, x: {y: 2}}\n", "g.yaml")?;

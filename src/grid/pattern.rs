@@ -2,12 +2,13 @@
 
 use serde_json::Value;
 
-use super::cell::{self, AXES, Calibration, Cell, Method, MethodAxis, WrittenMethod};
+use super::calibration::CalibrationPattern;
+use super::cell::{self, AXES, Cell, Method, MethodAxis, WrittenMethod};
 use super::depth::{self, Depth};
-use super::node::{EntryPosition, Positioned, YamlPosition};
 use super::one_or_many::OneOrMany;
-use super::schema::{CalibrationPattern, PatternEntry};
-use super::validate::distinct;
+use super::schema::PatternEntry;
+use super::validate::{EntryPosition, distinct};
+use super::yaml::{Positioned, YamlPosition};
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
@@ -39,48 +40,27 @@ impl CellPattern {
         let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).with_position(name.clone()));
         let calibration = calibration.iter().enumerate().map(|(i, entry)| {
             let at = at.key("calibration").item(i);
-            check_calibration(&at, entry)?;
+            entry.check(&at)?;
             Ok(at.with_position(entry.clone()))
         });
         Ok(Self {
             position: at.position(),
             backbone: names.collect(),
             criterion: cell::expand_methods::<dyn Criterion>(at, criterion)?,
-            depth: depth
-                .explicit_values()
-                .map_or(Ok(Vec::new()), |depths| depth::read_depths(&at.key("depth"), depths))?,
+            depth: depth.read_with(|depths| depth::read_depths(&at.key("depth"), depths))?.unwrap_or_default(),
             recovery: cell::expand_methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
     }
 }
 
-fn check_calibration(at: &EntryPosition<'_>, entry: &CalibrationPattern) -> Result<()> {
-    const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
-    let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = entry;
-    let lengths = [
-        value_count(corpus),
-        value_count(sequences),
-        value_count(length),
-        value_count(seed),
-        value_count(operator_sequences),
-    ];
-    check_values(
-        at,
-        &KEYS,
-        &lengths,
-        "a calibration in a pattern",
-        "remove the key `calibration` to match all calibrations",
-    )
-}
-
 /// Returns the number of values of a key, or `None` if the key is missing.
-fn value_count<T>(values: &OneOrMany<T>) -> Option<usize> {
+pub(super) fn value_count<T>(values: &OneOrMany<T>) -> Option<usize> {
     values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map with none of the keys, or with a key whose list is empty.
-fn check_values(
+pub(super) fn check_values(
     at: &EntryPosition<'_>,
     keys: &[&'static str],
     lengths: &[Option<usize>],
@@ -123,7 +103,7 @@ impl CellPattern {
             && (self.depth.is_empty() || self.depth.iter().any(|depth| depth.value.resolve(layers) == cell.depth))
             && matches_any(&self.recovery, recovery)
             && (self.calibration.is_empty()
-                || self.calibration.iter().any(|pattern| matches_calibration(&pattern.value, calibration)))
+                || self.calibration.iter().any(|pattern| pattern.value.matches(calibration)))
     }
 
     /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern usually
@@ -170,9 +150,9 @@ impl CellPattern {
         }
         let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
         for Positioned { value, position } in &self.calibration {
-            if !calibrations.iter().any(|calibration| matches_calibration(value, calibration)) {
+            if !calibrations.iter().any(|calibration| value.matches(calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
-                return Err(unmatched_error("calibration", position, format_pattern(value), known));
+                return Err(unmatched_error("calibration", position, value.to_string(), known));
             }
         }
         if product.iter().any(|(cell, layers)| self.matches(cell, *layers)) {
@@ -225,32 +205,4 @@ fn values_equal(a: &Value, b: &Value) -> bool {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
         _ => a == b,
     }
-}
-
-fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) -> bool {
-    fn has<T: PartialEq>(values: &OneOrMany<T>, value: &T) -> bool {
-        values.is_empty() || values.contains(value)
-    }
-    has(&pattern.corpus, &calibration.corpus)
-        && has(&pattern.sequences, &calibration.sequences)
-        && has(&pattern.length, &calibration.length)
-        && has(&pattern.seed, &calibration.seed)
-        && has(&pattern.operator_sequences, &calibration.operator_sequences)
-}
-
-/// Formats a pattern for calibrations, such as `corpus: c4, sequences: 16 or 32`.
-fn format_pattern(pattern: &CalibrationPattern) -> String {
-    fn format_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
-        let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-        if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
-    }
-    let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = pattern;
-    let parts = [
-        format_values("corpus", corpus),
-        format_values("sequences", sequences),
-        format_values("length", length),
-        format_values("seed", seed),
-        format_values("operator_sequences", operator_sequences),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use super::deserialize::unknown_key_error;
 use super::library::Library;
-use super::node::{Value, YamlNode};
 use super::validate::is_folder_name;
-use super::yaml::{self, FileShape};
+use super::yaml::{self, FileShape, Value, YamlNode};
 use crate::error::{Error, Result};
 
 /// Top-level keys that a profile cannot set.
@@ -85,11 +84,7 @@ fn read_shared_profile(file: &Path, name: &str) -> Result<YamlNode> {
 }
 
 fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
-    let Value::Map(keys) = &mut root.value else { return Ok(None) };
-    let [default, profiles] = ["profile", "profiles"].map(|key| {
-        let position = keys.iter().position(|entry| entry.key == key)?;
-        Some(keys.remove(position).node)
-    });
+    let [default, profiles] = ["profile", "profiles"].map(|key| root.take(key));
     if let Some(profiles) = &profiles {
         check_profiles(profiles)?;
     }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::artifact::Description;
+use super::calibration::{CalibrationEntry, CalibrationPattern};
 use super::cell::MethodEntry;
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
@@ -164,29 +165,6 @@ pub(super) struct TaskEntry {
     pub(super) generated: bool,
 }
 
-/// Text from which activations are collected. Each key accepts a list. All combinations of the listed values are used,
-/// in key order.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CalibrationEntry {
-    /// Names in `corpora`.
-    pub(super) corpus: OneOrMany<String>,
-    /// Number of sequences.
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) sequences: OneOrMany<usize>,
-    /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::lengths_schema")]
-    pub(super) length: OneOrMany<usize>,
-    /// Seed for drawing sequences.
-    #[serde(default)]
-    #[schemars(extend("default" = 0))]
-    pub(super) seed: OneOrMany<u64>,
-    /// Number of leading sequences for repairs; all by default. Selection uses all.
-    #[serde(default)]
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) operator_sequences: OneOrMany<usize>,
-}
-
 /// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -221,23 +199,4 @@ pub(super) struct PatternEntry {
     pub(super) recovery: OneOrMany<MethodEntry>,
     /// Calibrations that match the given keys.
     pub(super) calibration: OneOrMany<CalibrationPattern>,
-}
-
-/// Filter for calibrations. Each given key lists the accepted values. Omitted keys match any value.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct CalibrationPattern {
-    /// Names of corpora.
-    pub(super) corpus: OneOrMany<String>,
-    /// Number of sequences.
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) sequences: OneOrMany<usize>,
-    /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::lengths_schema")]
-    pub(super) length: OneOrMany<usize>,
-    /// Seed for drawing sequences.
-    pub(super) seed: OneOrMany<u64>,
-    /// Number of sequences from which an operator is computed.
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) operator_sequences: OneOrMany<usize>,
 }

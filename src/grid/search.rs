@@ -5,10 +5,10 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
-use super::node::EntryPosition;
+use super::defined_tasks::TaskUseEntry;
+use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry};
 use super::one_or_many::{self, OneOrMany};
-use super::validate;
+use super::validate::{self, EntryPosition};
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 
@@ -158,7 +158,7 @@ impl SearchEntry {
     }
 
     pub(super) fn validate(&self, at: &EntryPosition<'_>) -> Result<Search> {
-        if let Some(item) = self.tasks.iter().position(|task| matches!(task, TaskUseEntry::Defined(_))) {
+        if let Some(item) = self.tasks.iter().position(|task| task.definition.is_some()) {
             return Err(at
                 .key("tasks")
                 .item(item)
@@ -211,12 +211,8 @@ impl BudgetEntry {
                 )
                 .found("none"));
         }
-        let removed = match layers.explicit_values() {
-            Some(layers) => {
-                validate::read_values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect()
-            }
-            None => Vec::new(),
-        };
+        let removed = layers.read_with(|layers| validate::read_values(&at.key("layers"), layers))?;
+        let removed: Vec<usize> = removed.into_iter().flatten().map(|value| value.value).collect();
         if removed.contains(&0) {
             return Err(at.key("layers").error("the budget removes no layers").expected("1 or more").found("0"));
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::node::EntryPosition;
+use super::validate::EntryPosition;
 use crate::corpus::{ShardOrder, WindowRule};
 use crate::error::{Error, Result};
 

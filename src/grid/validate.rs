@@ -1,16 +1,70 @@
-//! Checks that reject excessive counts and products, unprintable names, empty lists and duplicates.
+//! Values of a grid with their positions, and checks that reject excessive counts and products, unprintable names, empty
+//! lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::hash::Hash;
 
-use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::yaml::PathStep::{self, Item, Key};
+use super::yaml::{Positioned, YamlNode, YamlPosition};
 use crate::error::{Error, Result};
 use crate::quantity::MAX;
 
 /// Maximum number of values on an axis, and of cells in a grid.
 const MAX_CELLS: usize = 100_000;
 const MAX_NAME_BYTES: usize = 200;
+
+/// Path from the root of a grid's tree to a value that need not exist.
+#[derive(Debug, Clone)]
+pub(super) struct EntryPosition<'a> {
+    root: &'a YamlNode,
+    steps: Vec<PathStep<'a>>,
+}
+
+impl<'a> EntryPosition<'a> {
+    pub(super) fn root(root: &'a YamlNode) -> Self {
+        Self { root, steps: Vec::new() }
+    }
+
+    pub(super) fn key(&self, key: &'a str) -> Self {
+        self.then(Key(key))
+    }
+
+    pub(super) fn item(&self, item: usize) -> Self {
+        self.then(Item(item))
+    }
+
+    fn then(&self, step: PathStep<'a>) -> Self {
+        Self { root: self.root, steps: [&self.steps[..], &[step]].concat() }
+    }
+
+    /// Returns the position of the value, or of the map that could contain it.
+    pub(super) fn position(&self) -> YamlPosition {
+        self.root.deepest(&self.steps).position.clone()
+    }
+
+    pub(super) fn with_position<T>(&self, value: T) -> Positioned<T> {
+        Positioned { value, position: self.position() }
+    }
+
+    /// Creates an error that is reported at the value.
+    pub(super) fn error(&self, message: impl Display) -> Error {
+        Error::bad_input(message).at(self.position().to_string())
+    }
+
+    /// Formats the path, such as `evaluate.perplexity` or `include[0].depth`.
+    pub(super) fn name(&self) -> String {
+        let mut name = String::new();
+        for step in &self.steps {
+            match step {
+                Key(key) if name.is_empty() => name.push_str(key),
+                Key(key) => name.push_str(&format!(".{key}")),
+                Item(item) => name.push_str(&format!("[{item}]")),
+            }
+        }
+        name
+    }
+}
 
 /// Rejects a count outside `min..=MAX`. `subject` names the count in error messages.
 pub(super) fn check_count(min: usize, count: usize, subject: &str, position: &YamlPosition) -> Result<()> {
@@ -99,6 +153,19 @@ pub(super) fn read_counts(
     let counts = read_values(at, counts)?;
     counts.iter().try_for_each(|entry| check_count(min, entry.value, subject, &entry.position))?;
     Ok(counts)
+}
+
+/// Returns the values of a key, or a single `None` at the position of the map if the key is missing.
+pub(super) fn optional_values<T>(
+    at: &EntryPosition<'_>,
+    values: Option<Vec<Positioned<T>>>,
+) -> Vec<Positioned<Option<T>>> {
+    match values {
+        Some(values) => {
+            values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
+        }
+        None => vec![at.with_position(None)],
+    }
 }
 
 /// Rejects lists that are empty, are too long, or contain duplicates.

@@ -8,9 +8,9 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::node::{EntryPosition, Positioned};
 use super::one_or_many::OneOrMany;
-use super::validate;
+use super::validate::{self, EntryPosition};
+use super::yaml::Positioned;
 use crate::error::Result;
 use crate::model::WeightType;
 

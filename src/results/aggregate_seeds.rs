@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::equal_selections::equal_selections;
-use super::measurement::{CellSummary, Measurement, Results, Sample, SeedValue};
 use super::notes::drawn_texts_note;
+use super::result_row::{CellSummary, ResultRow, Results, Sample};
 use super::settings::{SEED, group_by_key, value_text};
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
@@ -37,7 +37,7 @@ impl Results {
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
         let cells = group_by_key(self.cells.iter().enumerate().map(|(index, cell)| {
-            let (settings, _) = split_seed(&cell.settings);
+            let settings = without_seed(&cell.settings);
             // A cell without a seed is not merged with any other cell.
             ((settings.is_none().then_some(index), settings), cell)
         }));
@@ -45,35 +45,24 @@ impl Results {
     }
 }
 
-/// Returns the settings without the seed, and the seed. Both are `None` if there is no seed.
-fn split_seed(settings: &Settings) -> (Option<Settings>, Option<u64>) {
+/// Returns the settings without the seed, or `None` if there is no seed.
+fn without_seed(settings: &Settings) -> Option<Settings> {
     let mut rest = settings.clone();
-    let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
-    (seed.map(|_| rest), seed)
+    rest.remove(SEED).map(|_| rest)
 }
 
-/// Merges measurements that differ only in their seed. The result has their mean and standard deviation.
-fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
+/// Merges rows that differ only in their seed. The result has their mean and standard deviation.
+fn merge_seeds(group: &[&Arc<ResultRow>]) -> Arc<ResultRow> {
     let first = group[0];
-    let (rest, _) = split_seed(&first.setup.variant);
-    let Some(rest) = rest else { return Arc::clone(first) };
-    let seeds: Vec<SeedValue> = group
-        .iter()
-        .map(|number| SeedValue {
-            seed: split_seed(&number.setup.variant).1.unwrap_or_default(),
-            cell: number.cell.clone(),
-            identity: number.setup.identity.clone(),
-            value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
-        })
-        .collect();
-    let values: Vec<f64> = seeds.iter().filter_map(|seed| seed.value).collect();
-    let mut number = Measurement::clone(first);
-    (number.row.record.value, number.row.record.error) = (mean(&values), deviation(&values));
+    let Some(rest) = without_seed(&first.setup.variant) else { return Arc::clone(first) };
+    let values: Vec<f64> = group.iter().filter_map(|row| row.valid_value()).collect();
+    let mut number = ResultRow::clone(first);
+    (number.record.value, number.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
     number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
     // Report a failure only if the measurements failed for all seeds.
-    number.row.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
-    number.row.sample = Sample::Seeds(seeds);
+    number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
+    number.sample = Sample::Seeds(group.iter().copied().cloned().collect());
     Arc::new(number)
 }
 
@@ -91,7 +80,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 /// Merges cells that differ only in their seed.
 fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
-    let (Some(rest), _) = split_seed(&first.settings) else { return first.clone() };
+    let Some(rest) = without_seed(&first.settings) else { return first.clone() };
     let seeds = all.iter().map(format_seed).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
@@ -107,12 +96,11 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     }
     let [corpus, sequences, length] = ["corpus", "sequences", "length"]
         .map(|name| rest.get(&format!("calibration.{name}")).map(value_text).unwrap_or_default());
-    // Keys of all metrics, in order of first appearance.
-    let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
+    let columns = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.column));
     CellSummary {
-        numbers: keys
+        numbers: columns
             .iter()
-            .map(|key| merge_seeds(&all.iter().filter_map(|cell| cell.number(key)).collect::<Vec<_>>()))
+            .map(|column| merge_seeds(&all.iter().filter_map(|cell| cell.number(column)).collect::<Vec<_>>()))
             .collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Cut::default() },
@@ -126,7 +114,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
 }
 
 fn format_seed(cell: &&CellSummary) -> String {
-    split_seed(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
+    cell.settings.get(SEED).map(value_text).unwrap_or_default()
 }
 
 /// Returns the measured programs for all seeds, or an empty list if any of them is unknown.
@@ -136,12 +124,12 @@ fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
 }
 
 /// Returns one note for each distinct list of seeds over which numbers were averaged.
-fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
+fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a ResultRow>) -> Vec<String> {
     let all: Vec<Vec<u64>> = distinct(
         numbers
             .into_iter()
             .filter_map(|number| match &number.sample {
-                Sample::Seeds(seeds) => Some(seeds.iter().map(|seed| seed.seed).collect::<Vec<u64>>()),
+                Sample::Seeds(rows) => Some(rows.iter().map(|row| row.seed()).collect::<Vec<u64>>()),
                 _ => None,
             })
             .collect::<Vec<_>>()
@@ -159,15 +147,14 @@ fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<Str
 mod tests {
     use serde_json::json;
 
-    use super::super::measurement::{ResultRow, Setup};
     use super::super::number_record::{Condition, Record};
+    use super::super::result_row::Setup;
     use super::super::settings::flatten_below;
     use super::*;
     use crate::grid::Cell;
-    use crate::metric::Metric;
-    use crate::results::{MetricKey, PrintedNumber};
+    use crate::results::PrintedNumber;
 
-    fn number(seed: Option<u64>, value: Option<f64>) -> Measurement {
+    fn number(seed: Option<u64>, value: Option<f64>) -> ResultRow {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -178,31 +165,27 @@ mod tests {
             finetuned: false,
             calibration: "c4".into(),
         };
-        let metric = Metric::task("rte");
         let settings = match seed {
             Some(seed) => flatten_below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
             None => Settings::new(),
         };
-        let row = ResultRow {
-            record: Record { condition, metric: "rte".into(), value, error: Some(9.0) },
-            cell: format!("cell@{seed:?}"),
-            column: "rte".into(),
+        let record = Record { condition, metric: "rte".into(), value, error: Some(9.0) };
+        ResultRow {
             failure: value.is_none().then(|| "it failed".to_owned()),
-            sample: Sample::None,
-        };
-        let setup = Setup { variant: Arc::new(settings), ..Setup::default() };
-        Measurement { row, key: MetricKey::Untabulated("rte".into()), metric, setup }
+            setup: Setup { variant: Arc::new(settings), ..Setup::default() },
+            ..ResultRow::new(record, format!("cell@{seed:?}"))
+        }
     }
 
-    fn results(numbers: &[Measurement]) -> Results {
+    fn results(numbers: &[ResultRow]) -> Results {
         Results {
             cells: numbers
                 .iter()
-                .map(|measurement| CellSummary {
-                    cell: Cell::with_name("", &measurement.cell),
-                    settings: Arc::clone(&measurement.setup.variant),
-                    failure: measurement.failure.clone(),
-                    numbers: vec![Arc::new(measurement.clone())],
+                .map(|number| CellSummary {
+                    cell: Cell::with_name("", &number.cell),
+                    settings: Arc::clone(&number.setup.variant),
+                    failure: number.failure.clone(),
+                    numbers: vec![Arc::new(number.clone())],
                     ..CellSummary::default()
                 })
                 .collect(),
@@ -219,12 +202,9 @@ mod tests {
             number(Some(2), Some(56.0)),
         ])
         .aggregate_seeds();
-        assert_eq!((aggregated.cells.len(), aggregated.measurements().len()), (2, 2));
+        assert_eq!((aggregated.cells.len(), aggregated.rows().len()), (2, 2));
         // Dense cells do not change.
-        assert_eq!(
-            (aggregated.measurements()[0].record.value, aggregated.measurements()[0].record.error),
-            (Some(70.0), Some(9.0))
-        );
+        assert_eq!((aggregated.rows()[0].record.value, aggregated.rows()[0].record.error), (Some(70.0), Some(9.0)));
         let first = &aggregated.cells[1].numbers[0];
         // The variance is (3² + 0² + 3²) / 2 = 9.
         assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
@@ -237,10 +217,10 @@ mod tests {
     fn failed_seed_is_noted_and_not_averaged() {
         let aggregated = results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))])
             .aggregate_seeds();
-        assert_eq!(PrintedNumber::printed(&aggregated.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
+        assert_eq!(PrintedNumber::printed(&aggregated.rows()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");
         assert_eq!(aggregated.cells[0].notes, ["failed under seed 1: it failed"]);
         let aggregated = results(&[number(Some(0), None), number(Some(1), None)]).aggregate_seeds();
-        assert_eq!(PrintedNumber::printed(&aggregated.measurements()[0], 2, "failed").text, "failed");
+        assert_eq!(PrintedNumber::printed(&aggregated.rows()[0], 2, "failed").text, "failed");
         assert_eq!(aggregated.cells[0].failure.as_deref(), Some("seed 0: it failed; seed 1: it failed"));
     }
 }

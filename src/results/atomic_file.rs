@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use csv::{QuoteStyle, WriterBuilder};
-use polars::prelude::{AnyValue, DataFrame, ParquetWriter, PolarsError};
-use serde::{Serialize, Serializer};
+use polars::prelude::{
+    Column, CsvWriter, DataFrame, IntoColumn, NamedFrom, ParquetWriter, PolarsError, SerWriter, Series,
+};
 
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -29,24 +29,28 @@ pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
 /// # Errors
 /// Fails with exit code 3 if the file cannot be written.
 pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
-    write_atomically(path, |file| {
-        let csv_error = |error: csv::Error| match error.into_kind() {
-            csv::ErrorKind::Io(error) => Error::io("write", path, &error),
-            other => {
-                Error::job("cannot write the results as CSV").at(path.display().to_string()).found(format!("{other:?}"))
-            }
-        };
-        // The fields are already quoted: an empty string is `""`, and a missing value is an empty field.
-        let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
-        let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
-        writer.serialize(heads.collect::<Vec<_>>()).map_err(csv_error)?;
-        for row in 0..frame.height() {
-            let fields = frame.columns().iter().map(|column| column.get(row).map(Field));
-            let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| polars_error(&error))?;
-            writer.serialize(fields).map_err(csv_error)?;
+    let columns = frame.columns().iter().map(escape_formulas).collect();
+    let mut escaped = DataFrame::new(frame.height(), columns).map_err(|error| polars_error(&error))?;
+    write_atomically(path, |file| PolarsFile::write(file, path, |file| CsvWriter::new(file).finish(&mut escaped)))
+}
+
+/// Escapes the name and the strings of a column.
+fn escape_formulas(column: &Column) -> Column {
+    let mut escaped = match column.str() {
+        Ok(texts) => {
+            let texts: Vec<Option<String>> = texts.iter().map(|text| text.map(escape_formula)).collect();
+            Series::new(column.name().clone(), texts).into_column()
         }
-        writer.flush().map_err(|error| Error::io("write", path, &error))
-    })
+        Err(_) => column.clone(),
+    };
+    escaped.rename(escape_formula(column.name()).into());
+    escaped
+}
+
+/// Returns the string, after an apostrophe if a spreadsheet would interpret it as a formula.
+fn escape_formula(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if is_formula { format!("'{text}") } else { text.to_owned() }
 }
 
 /// Returns records as CSV text. Fields are quoted if necessary.
@@ -64,64 +68,28 @@ pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<I
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Value in a data frame, serialized as a CSV field.
-struct Field<'a>(AnyValue<'a>);
-
-impl Serialize for Field<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.0 {
-            AnyValue::Null => serializer.serialize_none(),
-            AnyValue::Boolean(value) => serializer.serialize_bool(*value),
-            AnyValue::Int64(value) => serializer.serialize_i64(*value),
-            AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // Write the exponent as `e+`, like polars.
-            AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
-                serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
-            }
-            AnyValue::Float64(value) => serializer.serialize_f64(*value),
-            other => {
-                let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
-                serializer.serialize_str(&quote_csv_field(escape_formula(&text).unwrap_or(text)))
-            }
-        }
-    }
-}
-
-fn quote_csv_field(text: String) -> String {
-    match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text,
-    }
-}
-
-/// Returns the escaped string if a spreadsheet would interpret it as a formula, and `None` otherwise.
-fn escape_formula(text: &str) -> Option<String> {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
-    formula.then(|| format!("'{text}"))
-}
-
 pub fn polars_error(error: &PolarsError) -> Error {
     Error::job("cannot write the results as CSV or Parquet").found(error.to_string())
 }
 
-/// Parquet output file that remembers I/O errors, because polars would report a full disk as a damaged table.
-pub(super) struct ParquetFile<'a> {
+/// Output file that remembers I/O errors, because polars would report a full disk as a damaged table.
+pub(super) struct PolarsFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
 }
 
-impl ParquetFile<'_> {
+impl PolarsFile<'_> {
     /// Writes a file by calling `write`.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the file cannot be written or if Parquet does not support the table.
+    /// Fails with exit code 3 if the file cannot be written or if the format does not support the table.
     pub(super) fn write(
         file: &mut File,
         path: &Path,
-        write: impl FnOnce(ParquetFile<'_>) -> Result<(), PolarsError>,
+        write: impl FnOnce(PolarsFile<'_>) -> Result<(), PolarsError>,
     ) -> Result<()> {
         let mut error = None;
-        let written = write(ParquetFile { file, error: &mut error });
+        let written = write(PolarsFile { file, error: &mut error });
         match (written, error) {
             (Ok(()), _) => Ok(()),
             (Err(_), Some(error)) => Err(Error::io("write", path, &error)),
@@ -140,7 +108,7 @@ impl ParquetFile<'_> {
     }
 }
 
-impl Write for ParquetFile<'_> {
+impl Write for PolarsFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes);
         self.record_error(written)
@@ -152,20 +120,22 @@ impl Write for ParquetFile<'_> {
     }
 }
 
-/// Writes data frames atomically to one file, with one row group per frame. `empty` defines the columns.
+/// Writes the rows of several items atomically to one file, with one row group per item that has rows. Only the rows of
+/// one item are in memory at a time.
 ///
 /// # Errors
-/// Fails if a frame is an error. Fails with exit code 3 if the file cannot be written.
-pub(super) fn write_row_groups(
+/// Fails if `build_frame` fails. Fails with exit code 3 if the file cannot be written.
+pub(super) fn write_row_groups<T>(
     path: &Path,
-    empty: &DataFrame,
-    frames: impl Iterator<Item = Result<DataFrame>>,
+    items: &[T],
+    build_frame: impl Fn(&[T]) -> Result<DataFrame>,
 ) -> Result<()> {
+    let empty = build_frame(&[])?;
     write_atomically(path, |file| {
         let mut frame_error = None;
-        ParquetFile::write(file, path, |file| {
+        PolarsFile::write(file, path, |file| {
             let mut writer = ParquetWriter::new(file).batched(empty.schema())?;
-            for frame in frames {
+            for frame in items.chunks(1).map(&build_frame) {
                 match frame {
                     Ok(frame) if frame.height() > 0 => writer.write_batch(&frame)?,
                     Ok(_) => {}
@@ -183,8 +153,6 @@ pub(super) fn write_row_groups(
 
 #[cfg(test)]
 mod tests {
-    use polars::prelude::{Column, CsvWriter, IntoColumn, NamedFrom, SerWriter, Series};
-
     use super::*;
 
     #[cfg(target_os = "linux")]
@@ -193,7 +161,7 @@ mod tests {
         let mut frame = DataFrame::new(1, vec![Series::new("a".into(), [1_i64]).into_column()]).unwrap();
         let path = Path::new("documents.parquet");
         let mut full = File::options().write(true).open("/dev/full").unwrap();
-        let written = ParquetFile::write(&mut full, path, |file| ParquetWriter::new(file).finish(&mut frame).map(drop));
+        let written = PolarsFile::write(&mut full, path, |file| ParquetWriter::new(file).finish(&mut frame).map(drop));
         let error = written.unwrap_err();
         let text = error.to_string();
         assert_eq!(error.exit_code(), 3, "{text}");

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use super::aggregate_seeds::mean;
-use super::measurement::ResultRow;
 use super::number_record::{Condition, Record};
 use super::paired;
+use super::result_row::ResultRow;
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{SEED, distinct, group_by_key};
 use super::stored::StoredResults;
@@ -150,7 +150,7 @@ impl<'a> Setting<'a> {
     }
 
     fn is_significant(&self) -> Option<bool> {
-        let paired = paired::paired_test(&self.number.measurement(), &self.rival.measurement())?;
+        let paired = paired::paired_test(self.number, self.rival)?;
         Some(paired.mark() == "+")
     }
 }
@@ -244,13 +244,9 @@ mod tests {
             finetuned: false,
             calibration: "c4".into(),
         };
-        ResultRow {
-            record: Record { condition, metric: "acc_average".into(), value: Some(2.0 * right as f64), error: None },
-            cell: cell.to_owned(),
-            column: "average".to_owned(),
-            failure: None,
-            sample: Sample::Tasks(vec![answers(right), answers(right)]),
-        }
+        let metric = "acc_average".to_owned();
+        let record = Record { condition, metric, value: Some(2.0 * right as f64), error: None };
+        ResultRow { sample: Sample::Answers(vec![answers(right), answers(right)]), ..ResultRow::new(record, cell) }
     }
 
     fn answers(right: usize) -> Vec<bool> {

@@ -8,10 +8,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measurement::ResultRow;
 use super::number_record::Record;
 use super::paired::{self, Paired};
 use super::pairing::{NameMap, NumberPair, pair_numbers};
+use super::result_row::ResultRow;
 use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
@@ -153,7 +153,7 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
         return None;
     }
     let same_items = have_same_items(&pair.differences, &other.record.metric);
-    let paired = same_items.then(|| paired::paired_test(&other.measurement(), &number.measurement())).flatten();
+    let paired = same_items.then(|| paired::paired_test(other, number)).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on
     // the engine.
@@ -291,7 +291,9 @@ pub(super) fn exceeds_tolerance(first: &ResultRow, second: &ResultRow, engines: 
         let differing = one.zip(two).filter(|(a, b)| a != b).count();
         return is_same_size.then_some(differing as f64 > answers * documents as f64);
     }
-    Metric::find(&first.record.metric).ok().filter(Metric::is_text_metric)?;
+    if !first.metric.is_text_metric() {
+        return None;
+    }
     let one = first.record.value?;
     let two = second.record.value?;
     let difference = (two - one).abs();
@@ -322,10 +324,7 @@ mod tolerance_tests {
             calibration: String::new(),
         };
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-        let cell = "c".to_owned();
-        let column = metric.to_owned();
-        let sample = right.map_or(Sample::None, Sample::from_bits);
-        ResultRow { record, cell, column, failure: None, sample }
+        ResultRow { sample: right.map_or(Sample::None, Sample::from_bits), ..ResultRow::new(record, "c") }
     }
 
     #[test]

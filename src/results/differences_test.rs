@@ -22,9 +22,7 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> ResultRow {
         calibration: "c4".into(),
     };
     let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-    let cell = format!("llama/{recovery}");
-    let column = metric.to_owned();
-    ResultRow { record, cell, column, failure: None, sample: Sample::from_bits(right) }
+    ResultRow { sample: Sample::from_bits(right), ..ResultRow::new(record, format!("llama/{recovery}")) }
 }
 
 fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {

@@ -1,57 +1,51 @@
 //! Parquet files with the data from which numbers are computed: all choices for all documents, and the error of each
-//! channel after each region of removed layers (boundary). This module also writes the accuracies of each cell in the
-//! format of lm-evaluation-harness.
+//! channel after each region of removed layers (boundary).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::atomic_file::{polars_error, put, write_row_groups};
-use crate::error::{Error, Result};
+use super::atomic_file::{polars_error, write_row_groups};
+use crate::error::Result;
 use crate::pipeline::outcome::CellResult;
-use crate::tasks::{ChoiceResult, DocumentResult, ScoredTask};
+use crate::tasks::{ChoiceResult, DocumentResult};
 
 /// Name of the file in a results directory that contains the answers of all cells.
 pub const DOCUMENTS: &str = "documents.parquet";
 
-/// Subdirectory of a results directory for files in the layout of lm-evaluation-harness.
-pub const LM_EVAL: &str = "lm_eval";
-
-/// Answers of a cell to a built-in task.
-#[derive(Debug, Clone, Copy)]
-pub struct CellAnswers<'a> {
-    pub cell: &'a str,
-    pub task: &'a str,
-    pub answers: &'a ScoredTask,
-}
-
-/// Writes `documents.parquet` into `dir`. It has one row per choice, in order, so that any metric can be derived later.
-/// Answers of the same cell must be adjacent, because only the rows of one cell are in memory at a time.
+/// Writes `documents.parquet` into `dir`. It has one row per choice of a built-in task, in order, so that any metric can be
+/// derived later.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
-pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
+pub fn write_documents(dir: &Path, cells: &[CellResult]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
-    write_row_groups(&path, &build_frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(build_frame))?;
+    write_row_groups(&path, cells, build_frame)?;
     Ok(path)
 }
 
-fn build_frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
-    let judged: Vec<(&CellAnswers<'_>, DocumentResult)> =
-        answers.iter().flat_map(|answer| answer.answers.documents().map(move |document| (answer, document))).collect();
+/// Document of a built-in task, with the names of its cell and task.
+type AnsweredDocument<'a> = ((&'a str, &'a str), DocumentResult);
+
+fn build_frame(cells: &[CellResult]) -> Result<DataFrame> {
+    let names: Vec<String> = cells.iter().map(|cell| cell.cell.to_string()).collect();
+    let answered =
+        cells.iter().zip(&names).flat_map(|(cell, name)| cell.answered_tasks().map(move |answered| (name, answered)));
+    let judged: Vec<AnsweredDocument<'_>> = answered
+        .flat_map(|(cell, (task, answers))| answers.documents().map(move |document| ((cell.as_str(), task), document)))
+        .collect();
     let choices = || {
-        judged.iter().flat_map(|(cell, document)| {
-            document.choices.iter().enumerate().map(move |(index, choice)| (cell, document, index, choice))
+        judged.iter().flat_map(|(place, document)| {
+            document.choices.iter().enumerate().map(move |(index, choice)| (place, document, index, choice))
         })
     };
     let counts = |value_of: fn(&ChoiceResult) -> usize| {
         choices().map(|(.., choice)| value_of(choice) as u64).collect::<Vec<_>>()
     };
     df!(
-        "cell" => choices().map(|(cell, ..)| cell.cell).collect::<Vec<_>>(),
-        "task" => choices().map(|(cell, ..)| cell.task).collect::<Vec<_>>(),
+        "cell" => choices().map(|((cell, _), ..)| *cell).collect::<Vec<_>>(),
+        "task" => choices().map(|((_, task), ..)| *task).collect::<Vec<_>>(),
         "document" => choices().map(|(_, document, ..)| document.id as u64).collect::<Vec<_>>(),
         "gold" => choices().map(|(_, document, ..)| document.gold).collect::<Vec<_>>(),
         "choice" => choices().map(|(.., index, _)| index as u64).collect::<Vec<_>>(),
@@ -63,25 +57,6 @@ fn build_frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
         "truncated_left" => counts(|choice| choice.truncated_left),
     )
     .map_err(|error| polars_error(&error))
-}
-
-/// Writes results in the layout of lm-evaluation-harness into `dir/lm_eval`, and returns that directory. The files are
-/// named after their cells. If a cell has several files, the later ones have the suffixes `..2`, `..3`, ….
-///
-/// # Errors
-/// Fails with exit code 3 if the directory is not writable.
-pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<PathBuf> {
-    let folder = dir.join(LM_EVAL);
-    fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
-    for (index, (cell, results)) in files.iter().enumerate() {
-        let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
-        // No cell name ends in such a suffix.
-        let suffix = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
-        let text = serde_json::to_vec_pretty(results)
-            .map_err(|error| Error::job("cannot write the results as JSON").at(*cell).found(error.to_string()))?;
-        put(&folder.join(format!("{cell}{suffix}.json")), &text)?;
-    }
-    Ok(folder)
 }
 
 /// Name of the file in a results directory that contains the error of each channel at each boundary.
@@ -98,25 +73,27 @@ pub fn write_channels(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf
         return Ok(None);
     }
     let path = dir.join(CHANNELS_FILE);
-    write_row_groups(&path, &channels_frame(None)?, cells.iter().map(|cell| channels_frame(Some(cell))))?;
+    write_row_groups(&path, cells, channels_frame)?;
     Ok(Some(path))
 }
 
-fn channels_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
-    let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
-    let mut boundaries = Vec::new();
-    let mut channels = Vec::new();
-    let mut errors = Vec::new();
-    for boundary in cell.into_iter().flat_map(|cell| &cell.boundaries) {
-        for (channel, &error) in boundary.numbers.boundary_mae_by_channel.iter().enumerate() {
-            boundaries.push(boundary.region.0 as u64);
-            channels.push(channel as u64);
-            errors.push(error);
-        }
-    }
-    let cells = vec![name.as_str(); errors.len()];
-    df!("cell" => cells, "boundary" => boundaries, "channel" => channels, "error" => errors)
-        .map_err(|error| polars_error(&error))
+fn channels_frame(cells: &[CellResult]) -> Result<DataFrame> {
+    let names: Vec<String> = cells.iter().map(|cell| cell.cell.to_string()).collect();
+    let boundaries =
+        cells.iter().zip(&names).flat_map(|(cell, name)| cell.boundaries.iter().map(move |boundary| (name, boundary)));
+    let rows: Vec<(&str, u64, u64, f64)> = boundaries
+        .flat_map(|(name, boundary)| {
+            let errors = boundary.numbers.boundary_mae_by_channel.iter().enumerate();
+            errors.map(move |(channel, &error)| (name.as_str(), boundary.region.0 as u64, channel as u64, error))
+        })
+        .collect();
+    df!(
+        "cell" => rows.iter().map(|(cell, ..)| *cell).collect::<Vec<_>>(),
+        "boundary" => rows.iter().map(|(_, boundary, ..)| *boundary).collect::<Vec<_>>(),
+        "channel" => rows.iter().map(|(.., channel, _)| *channel).collect::<Vec<_>>(),
+        "error" => rows.iter().map(|(.., error)| *error).collect::<Vec<_>>(),
+    )
+    .map_err(|error| polars_error(&error))
 }
 
 #[cfg(test)]
@@ -129,7 +106,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tasks::{Score, Solutions};
+    use crate::grid::{Cell, EvalTask, TaskSettings};
+    use crate::pipeline::identity::MeasureId;
+    use crate::pipeline::outcome::{EvalResult, TaskScores};
+    use crate::tasks::{Score, ScoredTask, Solutions};
 
     fn answers(count: usize, seed: usize) -> ScoredTask {
         let documents: Vec<_> = (0..count)
@@ -150,26 +130,34 @@ mod tests {
         [at % 50, at % 60, at % 9, at % 2]
     }
 
+    /// Builds a cell with answers to the tasks `copa` and `rte`.
+    fn cell(name: &str, tasks: Vec<(&str, ScoredTask)>) -> CellResult {
+        let answered = tasks.into_iter().map(|(task, answered)| EvalResult {
+            requested: EvalTask { name: task.to_owned(), how: TaskSettings::default(), defined: false },
+            measure: MeasureId::Boundary.into(),
+            extent: None,
+            sample: Some(TaskScores::builtin(task.to_owned(), answered)),
+        });
+        let tasks = answered.collect();
+        CellResult { tasks, ..CellResult::unmeasured(Cell::with_name("a", name), 8, None) }
+    }
+
     #[test]
     fn answers_round_trip_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        let many = answers(300, 1);
-        let few = answers(20, 2);
-        let none = answers(1, 2);
-        let answers_of = |cell, task, answers| CellAnswers { cell, task, answers };
         let all = [
-            answers_of("a", "copa", &many),
-            answers_of("a", "rte", &few),
-            answers_of("none", "copa", &none),
-            answers_of("b", "copa", &many),
+            cell("a", vec![("copa", answers(300, 1)), ("rte", answers(20, 2))]),
+            cell("none", vec![("copa", answers(1, 2))]),
+            cell("b", vec![("copa", answers(300, 1))]),
         ];
         let path = write_documents(folder.path(), &all).unwrap();
         let mut reader = ParquetReader::new(File::open(&path).unwrap());
         let groups: Vec<u64> =
             reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
         let rows =
-            |answered: &ScoredTask| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
-        assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
+            |answered: ScoredTask| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
+        let [many, few] = [rows(answers(300, 1)), rows(answers(20, 2))];
+        assert_eq!(groups, [many + few, many], "a cell without choices has no rows");
         assert_eq!(reader.finish().unwrap(), build_frame(&all).unwrap());
     }
 

@@ -1,8 +1,8 @@
 //! Note below a table about criteria that remove the same layers. The note states which rows are identical, and why the
 //! others differ.
 
-use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
+use super::result_row::CellSummary;
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{distinct, group_by_key, select_settings, setting_text};
 use super::{Settings, capital};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::atomic_file::{ParquetFile, polars_error, write_csv};
-use super::measurement::{Measurement, Sample};
+use super::atomic_file::{PolarsFile, polars_error, write_csv};
 use super::notes::{protocol_line, removed_text};
 use super::protocol::stem;
+use super::result_row::{ResultRow, Sample};
 use super::table::{OUT_OF_MEMORY, PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
@@ -26,7 +26,7 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     let parquet = dir.join(format!("{name}.parquet"));
     write_csv(&csv, &frame)?;
     write_atomically(&parquet, |file| {
-        ParquetFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
+        PolarsFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
     })?;
     Ok(vec![csv, parquet])
 }
@@ -39,15 +39,15 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
     let mut columns = header_columns(table, &table.lead, &|row| &row.lead);
     for (at, column_head) in table.columns.iter().enumerate() {
-        let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.record.value);
+        let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.number.record.value);
         columns.push(column(&column_head.head, values));
     }
     for (at, column_head) in table.columns.iter().enumerate() {
-        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
+        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.number.seed_counts()?.0 as u64));
         let has_seeds = counts().any(|count| count.is_some());
         for kind in Spread::ALL {
             if column_head.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
-                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.error_if(kind));
+                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.number.error_if(kind));
                 columns.push(column(&spread_header(&column_head.head, kind), errors));
             }
         }
@@ -78,11 +78,11 @@ fn header_columns(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) 
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.numbers() {
-        if rows.iter().all(|known| !Arc::ptr_eq(&known.measurement, &shown.measurement)) {
+        if rows.iter().all(|known| !Arc::ptr_eq(&known.number, &shown.number)) {
             rows.push(shown);
         }
     }
-    let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.measurement).collect();
+    let numbers: Vec<&ResultRow> = rows.iter().map(|shown| &*shown.number).collect();
     let comparisons = || rows.iter().map(|shown| shown.comparison.as_ref());
     let pairs = || rows.iter().map(|shown| shown.paired.as_ref());
     let mut columns = description_columns(artifact, profile, &numbers);
@@ -117,12 +117,12 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         column(
             "cell",
             numbers.iter().map(|number| match &number.sample {
-                Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.cell.as_str()).collect::<Vec<_>>().join("; "),
+                Sample::Seeds(rows) => rows.iter().map(|row| row.cell.as_str()).collect::<Vec<_>>().join("; "),
                 _ => number.cell.clone(),
             }),
         ),
     ]);
-    let counts = || rows.iter().map(|shown| shown.seeds().map(|count| count as u64));
+    let counts = || rows.iter().map(|shown| shown.number.seed_counts().map(|(count, _)| count as u64));
     if counts().any(|count| count.is_some()) {
         let deviation = columns.iter().position(|column| column.name().as_str() == Spread::OverSeeds.column());
         columns.insert(deviation.map_or(columns.len(), |at| at + 1), column("n", counts()));
@@ -131,7 +131,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
 }
 
 /// Builds the data frame for a figure, with one row per number.
-pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
+pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&ResultRow]) -> Result<DataFrame> {
     let mut columns = description_columns(artifact, profile, numbers);
     // In figures, the method name states whether an operator is trained.
     columns.retain(|column| column.name().as_str() != "finetuned");
@@ -169,7 +169,7 @@ fn cut_text(cut: &Cut) -> Option<String> {
 }
 
 /// Builds the columns that describe numbers, as in `data/paper/*.csv`.
-fn description_columns(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
+fn description_columns(artifact: &str, profile: &str, numbers: &[&ResultRow]) -> Vec<Column> {
     let records = || numbers.iter().map(|number| &number.record);
     let conditions = || records().map(|record| &record.condition);
     let mut columns = vec![

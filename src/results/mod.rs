@@ -16,7 +16,6 @@ mod equal_selections;
 mod frame;
 mod frame_difference;
 mod latex;
-mod measurement;
 mod model_scores;
 mod notes;
 pub mod number_record;
@@ -27,6 +26,7 @@ mod protocol;
 mod protocol_text;
 mod provenance;
 mod public_formats;
+mod result_row;
 mod run_tables;
 #[cfg(test)]
 mod run_tables_test;
@@ -48,19 +48,20 @@ pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use differences::{
     CoincidingNumbers, Differences, Unpaired, ValueDifference, changed_settings, settings_that_differ,
 };
-pub use documents::{CHANNELS_FILE, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
+pub use documents::{CHANNELS_FILE, DOCUMENTS, write_channels, write_documents};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_header, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame_error, read_frame};
 pub use latex::{latex, latex_notes, notes_file};
-pub use measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};
 pub use model_scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use notes::{WARNING, engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
-pub use number_record::MetricKey;
 pub use outcome_results::collect;
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, RunCommand, RunDescription};
-pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats};
+pub use public_formats::{
+    EVAL_RESULTS, EVERY_EVAL_EVER, LM_EVAL, NOT_RECORDED, PUBLIC_FORMAT_FOLDERS, may_be_left_out, write_public_formats,
+};
+pub use result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::results::Score;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, GroupUse, TaskSettings};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, MetricSource, TEXT, Unit};
-use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, harness_scores};
-use crate::pipeline::stage::scores::display_scale;
-use crate::tasks::{self, Task, TaskResult};
+use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores, displayed_score, harness_scores};
+use crate::tasks::{self, Measure, ScoredTask, Task};
 
 #[derive(Debug)]
 pub struct ModelScores<'a> {
@@ -21,21 +22,30 @@ pub struct ModelScores<'a> {
     pub scores: Vec<ModelScore>,
 }
 
-#[derive(Debug)]
+/// Score of a model on one text or task.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ScoredTarget")]
 pub struct ModelScore {
-    /// Label, such as `c4@2048`, or a task as written in the grid.
+    /// Text with its window length, task as written in a grid, or `average`.
+    #[serde(rename = "of")]
     pub label: String,
-    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric from the task definition with its filter name.
+    /// Metric name: `perplexity`, `acc` or `acc_norm`.
+    // Metrics of task definitions have their filter appended.
     pub metric: String,
     /// Perplexity, or accuracy in percent.
     pub value: f64,
+    /// Standard error; null if unavailable.
+    #[serde(rename = "standard_error")]
     pub error: Option<f64>,
-    /// Bits per byte, which do not depend on the tokenizer.
+    /// Bits per byte of text; null for tasks.
     pub bits_per_byte: Option<f64>,
+    /// Number of windows or documents.
     pub items: usize,
     /// Whether the value is printed with two decimals, as a percentage.
+    #[serde(skip)]
     pub percent: bool,
     /// Whether the score is computed over the windows of a text.
+    #[serde(skip)]
     pub windows: bool,
 }
 
@@ -53,7 +63,7 @@ impl<'a> ModelScores<'a> {
         result.ok()?;
         let mut scores = Vec::new();
         for text in &grid.evaluate.perplexity {
-            let Some(sample) = result.text(text).and_then(EvalResult::windows) else { continue };
+            let Some(sample) = result.text_sample(text) else { continue };
             let losses = sample.losses;
             let MetricSource::Text(bits_per_byte) = BITS_PER_BYTE.source else { continue };
             scores.push(ModelScore {
@@ -63,25 +73,25 @@ impl<'a> ModelScores<'a> {
                 error: losses.standard_error(),
                 bits_per_byte: bits_per_byte(&sample).map(|bits_per_byte| bits_per_byte.value),
                 items: losses.windows.len(),
-                percent: false,
                 windows: true,
+                ..ModelScore::default()
             });
         }
         let (builtin, defined): (Vec<_>, Vec<_>) =
             result.task_scores().partition(|task| task.answers.builtin().is_some());
         scores.extend(builtin.into_iter().flat_map(ModelScore::from_task));
-        let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
+        let answered: Vec<&ScoredTask> = result.answered_tasks().map(|(_, answered)| answered).collect();
+        let accuracies: Vec<Measure> = answered.iter().map(|answered| answered.paper_accuracy()).collect();
         // Average the main metrics of the built-in tasks, as in the paper's tables.
-        if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
+        if let Some(mean) = tasks::average(&accuracies).filter(|_| accuracies.len() > 1) {
             scores.push(ModelScore {
                 label: "average".to_owned(),
                 metric: "acc, acc_norm".to_owned(),
                 value: 100.0 * mean.value,
                 error: mean.stderr.map(|error| 100.0 * error),
-                bits_per_byte: None,
-                items: results.iter().map(|result| result.effective).sum(),
+                items: answered.iter().map(|answered| answered.key().documents()).sum(),
                 percent: true,
-                windows: false,
+                ..ModelScore::default()
             });
         }
         for group in &grid.evaluate.groups {
@@ -133,17 +143,16 @@ impl<'a> ModelScores<'a> {
 impl ModelScore {
     fn new(label: String, score: &Score) -> Self {
         let metric = Metric::defined(&label, &score.metric, &score.filter);
-        let scale = display_scale(&metric);
+        let displayed = displayed_score(score, &metric);
         let filter_suffix = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
         Self {
             label,
             metric: format!("{}{filter_suffix}", score.metric),
-            value: scale * score.score,
-            error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
-            bits_per_byte: None,
+            value: displayed.value,
+            error: displayed.stderr,
             items: score.documents,
             percent: metric.unit == Unit::Percent,
-            windows: false,
+            ..Self::default()
         }
     }
 
@@ -225,7 +234,7 @@ pub fn add_task(file: &mut Value, definition: &Definition, how: &TaskSettings, s
         definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
     file["higher_is_better"][name] = Value::Object(directions.collect());
     let mut config = match scores.answers.builtin() {
-        Some(answered) => builtin_config(answered.result.task),
+        Some(answered) => builtin_config(answered.key().task),
         None => json!(definition.plain_value()),
     };
     config["num_fewshot"] = json!(shots);
@@ -285,7 +294,7 @@ mod tests {
     use ghostlab_definitions::builtin;
 
     use super::*;
-    use crate::tasks::{Score, ScoredTask, Solutions};
+    use crate::tasks::{Score, Solutions};
 
     #[test]
     fn single_document_has_no_standard_error_in_results() {
@@ -295,7 +304,7 @@ mod tests {
                 json!({"task": name, "original": 1, "documents": [{"id": 0, "gold": 0, "choices": [[1, 1, 1, 0]]}]});
             let solutions: Arc<Solutions> = Arc::new(serde_json::from_value(solutions).unwrap());
             let answered = ScoredTask::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
-            let definition = builtin::definition(answered.result.task).unwrap();
+            let definition = builtin::definition(answered.key().task).unwrap();
             add_task(&mut file, definition, &TaskSettings::default(), &TaskScores::builtin(name.to_owned(), answered));
         }
         assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::measurement::{CalibrationSummary, Measurement, Sample};
 use super::protocol_text::shard_order_text;
+use super::result_row::{CalibrationSummary, ResultRow, Sample};
 use super::settings::{distinct, group_by_key};
 use super::{Protocol, capital};
 use crate::corpus::WindowRule;
@@ -18,14 +18,14 @@ pub const WARNING: &str = "Warning: ";
 
 /// Formats the protocol of numbers as a sentence for the notes under a table. Returns an empty string if there is no
 /// profile, scored data or calibration to report.
-pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
+pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a ResultRow>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }
 }
 
 /// Formats the profile, scored data and calibration on one line.
-pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
-    let numbers: Vec<&Measurement> = numbers.into_iter().collect();
+pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a ResultRow>) -> String {
+    let numbers: Vec<&ResultRow> = numbers.into_iter().collect();
     let mut parts = Vec::new();
     if !profile.is_empty() {
         parts.push(format!("profile {profile}"));
@@ -80,8 +80,8 @@ fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String 
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
     let seed = match sample {
-        Sample::Seeds(seeds) => {
-            format!(", seeds {}", seeds.iter().map(|seed| seed.seed.to_string()).collect::<Vec<_>>().join(" "))
+        Sample::Seeds(rows) => {
+            format!(", seeds {}", rows.iter().map(|row| row.seed().to_string()).collect::<Vec<_>>().join(" "))
         }
         _ if *seed == 0 => String::new(),
         _ => format!(", seed {seed}"),
@@ -98,7 +98,7 @@ fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String 
 }
 
 /// Formats a line about the texts whose windows are drawn with replacement. Returns `None` if there are no such texts.
-pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
+pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a ResultRow>) -> Option<String> {
     let texts = numbers
         .into_iter()
         .filter(|number| matches!(number.sample, Sample::Losses(_)))

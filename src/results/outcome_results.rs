@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::number_record::{Condition, DENSE, Record};
-use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
+use super::result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
+use super::{MeasuredProgram, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, EvalTask, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
-use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, right_answers};
-use crate::pipeline::stage::scores::display_scale;
+use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, NO_FILTER, displayed_score};
 use crate::recovery::{self, RepairMetrics};
-use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
+use crate::tasks::{Flip, Measure};
 
-/// Collects the measurements in an outcome, cell by cell. The names of methods include the values of the options in
+/// Collects the numbers in an outcome, cell by cell. The names of methods include the values of the options in
 /// `named`.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::new(outcome, named);
@@ -47,26 +47,24 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             variant,
             ..Setup::default()
         };
-        let summary = summarize_cell(result, Arc::clone(&setup.variant));
         let condition = labels.condition(result);
-        let mut numbers = MeasurementsBuilder { grid, outcome, result, condition, setup, all: Vec::new() };
+        let mut numbers = CellRowsBuilder { grid, outcome, result, condition, setup, all: Vec::new() };
         numbers.add_texts(&shown);
         numbers.add_tasks(&shown);
         numbers.add_defined_tasks(&columns);
-        numbers.add_defined_flips(&columns);
         numbers.add_latencies();
         numbers.add_sizes(&shown);
         for (metric, value) in repair_metrics(result, unrepaired_cell(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
-            numbers.push(metric, None, &numbers.setup.clone(), value, None);
+            numbers.push(metric.id.clone(), metric, numbers.setup.clone(), value, Sample::None);
         }
-        CellSummary { numbers: numbers.all, ..summary }
+        summarize_cell(result, numbers.setup.variant, numbers.all)
     };
     let cells = outcome.cells.iter().map(cell).collect();
     Results { cells, protocols: columns }
 }
 
-fn summarize_cell(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
+fn summarize_cell(result: &CellResult, settings: Arc<Settings>, numbers: Vec<Arc<ResultRow>>) -> CellSummary {
     let is_complete = result.failure.is_none() && result.missing.is_none();
     CellSummary {
         cell: result.cell.clone(),
@@ -79,7 +77,7 @@ fn summarize_cell(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
         notes: result.notes(),
         failure: result.failure.clone(),
         missing: result.missing.clone(),
-        numbers: Vec::new(),
+        numbers,
     }
 }
 
@@ -96,18 +94,18 @@ fn summarize_calibration(grid: &Grid, cell: &Cell) -> Option<CalibrationSummary>
     })
 }
 
-/// Builder for the measurements of one cell.
-struct MeasurementsBuilder<'a> {
+/// Builder for the rows of one cell.
+struct CellRowsBuilder<'a> {
     grid: &'a Grid,
     outcome: &'a GridOutcome,
     result: &'a CellResult,
     condition: Condition,
-    /// Setup that all measurements of the cell share. Its `measure` is empty.
+    /// Setup that all numbers of the cell share. Its `measure` is empty.
     setup: Setup,
-    all: Vec<Arc<Measurement>>,
+    all: Vec<Arc<ResultRow>>,
 }
 
-impl MeasurementsBuilder<'_> {
+impl CellRowsBuilder<'_> {
     /// Builds the setup for a measurement on one text, task or prompt.
     fn build_setup<E, S, A>(
         &self,
@@ -119,29 +117,17 @@ impl MeasurementsBuilder<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement. If it has no `key`, it does not appear in the tables of a run.
-    fn push(
-        &mut self,
-        metric: Metric,
-        key: Option<MetricKey>,
-        setup: &Setup,
-        estimate: Option<Measure>,
-        sample: Option<Sample>,
-    ) {
-        let key = key.unwrap_or_else(|| MetricKey::without_table(&metric));
-        let row = ResultRow {
-            record: Record {
-                condition: self.condition.clone(),
-                metric: metric.id.clone(),
-                value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
-                error: estimate.and_then(|estimate| estimate.stderr),
-            },
-            cell: self.result.cell.to_string(),
-            column: key.to_string(),
-            failure: self.result.failure.clone(),
-            sample: sample.unwrap_or_default(),
+    /// Adds a number. If `column` is the metric id, the number does not appear in the tables of a run.
+    fn push(&mut self, column: String, metric: Metric, setup: Setup, estimate: Option<Measure>, sample: Sample) {
+        let record = Record {
+            condition: self.condition.clone(),
+            metric: metric.id.clone(),
+            value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
+            error: estimate.and_then(|estimate| estimate.stderr),
         };
-        self.all.push(Arc::new(Measurement { row, key, metric, setup: setup.clone() }));
+        let cell = self.result.cell.to_string();
+        let failure = self.result.failure.clone();
+        self.all.push(Arc::new(ResultRow { record, metric, cell, column, failure, sample, setup }));
     }
 
     fn add_texts(&mut self, shown: &[&'static MetricEntry]) {
@@ -166,18 +152,11 @@ impl MeasurementsBuilder<'_> {
                 }
                 let items =
                     windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
-                let key = MetricKey::Text(entry, text.clone());
-                self.push(
-                    entry.metric_for(stem(&text.corpus)),
-                    Some(key),
-                    &setup,
-                    windows.and_then(|windows| windows.estimate(entry)),
-                    items,
-                );
+                let estimate = windows.and_then(|windows| windows.estimate(entry));
+                let metric = entry.metric_for(stem(&text.corpus));
+                self.push(entry.column_header(text), metric, setup.clone(), estimate, items.unwrap_or_default());
             }
-            all.measure.extend(settings::flatten_below(&text.to_string(), &json!({"limit": limit})));
-            all.scored.extend(setup.scored);
-            all.measures.extend(setup.measures);
+            all.add_averaged(setup, settings::flatten_below(&text.to_string(), &json!({"limit": limit})));
             samples.push(windows);
         }
         if samples.len() < 2 {
@@ -186,122 +165,104 @@ impl MeasurementsBuilder<'_> {
         let samples: Option<Vec<TextSample<'_>>> = samples.into_iter().collect();
         for metric in ENTRIES {
             let MetricSource::Texts(estimate) = metric.source else { continue };
-            self.push(metric.metric(), None, &all, samples.as_deref().and_then(estimate), None);
+            let estimate = samples.as_deref().and_then(estimate);
+            self.push(metric.id.to_owned(), metric.metric(), all.clone(), estimate, Sample::None);
         }
     }
 
+    /// Adds the metrics of the built-in tasks, and their average.
     fn add_tasks(&mut self, shown: &[&'static MetricEntry]) {
         let grid = self.grid;
         let outcome = self.outcome;
         let result = self.result;
-        let mut samples = Vec::new();
+        let mut answered = Vec::new();
         let mut all = self.setup.clone();
         for used in grid.evaluate.builtin() {
+            let Some(task) = grid.task(used).builtin() else { continue };
+            let accuracy = task.paper_metric.name();
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.build_setup(measured, settings::flatten_below(&used.name, used), protocol);
-            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
-            let scored = answers.map(|answers| &answers.result);
-            for entry in shown {
-                let (estimate, items) = match entry.source {
-                    MetricSource::Task(estimate) => (scored.and_then(estimate), answers.map(ScoredTask::right)),
-                    MetricSource::Flips(flip) => {
-                        let flips =
-                            scored.and_then(|scored| self.flips(used, flip, scored.task.paper_metric.name(), "none"));
-                        (flips.as_deref().and_then(Flip::rate), flips)
-                    }
-                    _ => continue,
-                };
-                let items = items.filter(|_| entry.test.is_some()).map(Sample::Right);
-                let key = MetricKey::Task(entry, used.clone());
-                self.push(entry.metric_for(&used.name), Some(key), &setup, estimate, items);
+            for entry in
+                shown.iter().filter(|entry| matches!(entry.source, MetricSource::Task | MetricSource::Flips(_)))
+            {
+                let (estimate, sample) = self.measure_task(used, entry, accuracy, NO_FILTER);
+                self.push(entry.column_header(used), entry.metric_for(&used.name), setup.clone(), estimate, sample);
             }
-            all.measure.extend(settings::flatten_below(&used.to_string(), used));
-            all.scored.extend(setup.scored);
-            all.measures.extend(setup.measures);
-            samples.push(answers);
+            all.add_averaged(setup, settings::flatten_below(&used.to_string(), used));
+            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            answered.push(scores.and_then(|scores| {
+                let Score { score: value, error: stderr, .. } = *scores.score(accuracy, NO_FILTER)?;
+                Some((Measure { value, stderr }, scores.right(accuracy, NO_FILTER)?))
+            }));
         }
-        if samples.len() < 2 {
+        if answered.len() < 2 {
             return;
         }
-        let samples: Option<Vec<&ScoredTask>> = samples.into_iter().collect();
-        let scored: Option<Vec<&TaskResult>> =
-            samples.as_ref().map(|all| all.iter().map(|answers| &answers.result).collect());
+        let answered: Option<Vec<(Measure, Vec<bool>)>> = answered.into_iter().collect();
+        let answered: Option<(Vec<Measure>, Vec<Vec<bool>>)> = answered.map(|all| all.into_iter().unzip());
         for metric in ENTRIES {
             let MetricSource::Tasks(estimate) = metric.source else { continue };
-            let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(|answers| answers.right()).collect()));
-            let estimate = scored.as_deref().and_then(estimate);
-            self.push(metric.metric(), Some(MetricKey::Tasks(metric)), &all, estimate, items);
+            let (estimate, right) = answered.as_ref().map(|(all, right)| (estimate(all), right.clone())).unzip();
+            let sample = right.filter(|_| metric.test.is_some()).map(Sample::Answers).unwrap_or_default();
+            self.push(metric.head.to_owned(), metric.metric(), all.clone(), estimate.flatten(), sample);
         }
     }
 
-    /// Returns for each document of a task whether its answer flips relative to the dense model, for one metric and
-    /// filter. Returns `None` if either model has no such score.
-    fn flips(&self, task: &EvalTask, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
-        let scores = self.result.task(task)?.sample.as_ref()?;
-        scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
+    /// Returns the value of a task's score for a metric and filter, in the unit of `entry`, and the items of its paired
+    /// test. If `entry` is a flip metric, the value is the rate of answers that flip relative to the dense model.
+    fn measure_task(
+        &self,
+        task: &EvalTask,
+        entry: &MetricEntry,
+        metric: &str,
+        filter: &str,
+    ) -> (Option<Measure>, Sample) {
+        let scores = self.result.task(task).and_then(|measured| measured.sample.as_ref());
+        if let MetricSource::Flips(flip) = entry.source {
+            let dense = self.outcome.dense_scores(&self.result.cell.backbone, task);
+            let flips = scores.zip(dense).and_then(|(scores, dense)| scores.flips(dense, flip, metric, filter));
+            return (flips.as_deref().and_then(Flip::rate), flips.map(Sample::of_task).unwrap_or_default());
+        }
+        let score = scores.and_then(|scores| scores.score(metric, filter));
+        let right = scores.filter(|_| entry.test.is_some()).and_then(|scores| scores.right(metric, filter));
+        let sample = right.map(Sample::of_task).or_else(|| {
+            let metrics = &self.grid.task(task).definition().ok()?.metrics;
+            let aggregation = metrics.iter().find(|other| other.kind.name() == metric)?.aggregation;
+            scores?.losses(metric, filter, aggregation).map(Sample::Losses)
+        });
+        (score.map(|score| displayed_score(score, entry)), sample.unwrap_or_default())
     }
 
-    /// Adds the metrics of the user-defined tasks and of their groups, except flips.
+    /// Adds the metrics of the user-defined tasks and of their groups: first the scores, then the flips.
     fn add_defined_tasks(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
-        for protocol in columns {
-            let Protocol::Defined { label, metric, filter, flips: None, .. } = protocol else { continue };
+        let (flips, scores): (Vec<&Protocol>, Vec<&Protocol>) =
+            columns.iter().partition(|protocol| matches!(protocol, Protocol::Defined { flips: Some(_), .. }));
+        for protocol in scores.into_iter().chain(flips) {
+            let Protocol::Defined { label, metric: name, filter, .. } = protocol else { continue };
+            let metric = protocol.measures();
             let task = evaluate.defined().find(|task| task.to_string() == *label);
             let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
-            let measured = task.and_then(|task| result.task(task));
-            let judged = measured.and_then(|measured| measured.sample.as_ref()?.defined(metric, filter));
-            let name = metric;
-            let metric = protocol.measures();
-            let (score, measure, members) = match (task, group) {
+            let (members, measure, (value, sample)) = match (task, group) {
                 (Some(task), _) => (
-                    judged.map(|(score, ..)| score.clone()),
-                    settings::flatten_below(&metric.id, task),
                     vec![task.clone()],
+                    settings::flatten_below(&metric.id, task),
+                    self.measure_task(task, metric.entry(), name, filter),
                 ),
                 (None, Some(group)) => {
-                    let mut scores = result.group(group).unwrap_or_default().into_iter();
-                    let score = scores.find(|score| score.metric == *name && score.filter == *filter);
+                    let scores = result.group(group).unwrap_or_default();
+                    let score = scores.iter().find(|score| score.metric == *name && score.filter == *filter);
                     let members = group.group.tasks.iter().map(|name| group.task(name));
-                    (score, settings::flatten_below(&metric.id, &group.how), members.collect())
+                    let value = score.map(|score| displayed_score(score, metric.entry()));
+                    (members.collect(), settings::flatten_below(&metric.id, &group.how), (value, Sample::None))
                 }
                 (None, None) => continue,
             };
             let measures = members.iter().filter_map(|task| Some(Arc::clone(&result.task(task)?.measure))).collect();
-            let value = score.map(|score| {
-                let error = score.error.filter(|error| error.is_finite());
-                let scale = display_scale(&metric);
-                Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
-            });
-            let tested = judged.filter(|_| metric.test.is_some());
-            let bits = tested.and_then(|(score, items, _)| right_answers(score, items));
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
-            let sample = bits.map(Sample::Right).or_else(|| {
-                let metrics = &self.grid.task(task?).definition().ok()?.metrics;
-                let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
-                Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
-            });
-            self.push(metric, Some(protocol.key()), &setup, value, sample);
-        }
-    }
-
-    /// Adds the flips of user-defined tasks, that is, the fraction of answers that differ from those of the dense
-    /// model.
-    fn add_defined_flips(&mut self, columns: &[Protocol]) {
-        let result = self.result;
-        for protocol in columns {
-            let Protocol::Defined { label, metric, filter, flips: Some(entry), .. } = protocol else { continue };
-            let MetricSource::Flips(flip) = entry.source else { continue };
-            let task = self.grid.evaluate.defined().find(|task| task.to_string() == *label);
-            let Some(task) = task else { continue };
-            let flips = self.flips(task, flip, metric, filter);
-            let shown = protocol.measures();
-            let setup =
-                self.build_setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
-            let estimate = flips.as_deref().and_then(Flip::rate);
-            self.push(shown, Some(protocol.key()), &setup, estimate, flips.map(Sample::Right));
+            self.push(protocol.column(), metric, setup, value, sample);
         }
     }
 
@@ -311,7 +272,7 @@ impl MeasurementsBuilder<'_> {
             let MetricSource::Size(estimate) = entry.source else { continue };
             let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
             let estimate = value.map(|value| Measure { value, stderr: None });
-            self.push(entry.metric(), Some(MetricKey::Size(entry)), &self.setup.clone(), estimate, None);
+            self.push(entry.head.to_owned(), entry.metric(), self.setup.clone(), estimate, Sample::None);
         }
     }
 
@@ -321,7 +282,7 @@ impl MeasurementsBuilder<'_> {
             let timing = measured.and_then(|measured| measured.sample.as_ref());
             for protocol in Protocol::latency_protocols(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
-                let key = protocol.key();
+                let column = protocol.column();
                 let estimate = match metric.source {
                     MetricSource::Prompt(estimate) => timing.and_then(estimate),
                     MetricSource::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
@@ -339,7 +300,7 @@ impl MeasurementsBuilder<'_> {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
                 };
-                self.push(metric, Some(key), &setup, estimate, sample);
+                self.push(column, metric, setup, estimate, sample.unwrap_or_default());
             }
         }
     }

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::measurement::{Measurement, Sample};
+use super::result_row::{ResultRow, Sample};
 use crate::metric::PairedTest;
 use crate::significance::{DiscordantCounts, paired_bootstrap, sign_flip_test};
 
@@ -50,16 +50,14 @@ impl Paired {
     }
 }
 
-/// Tests two measurements on the same documents or windows against each other. Returns `None` if the metric has no
-/// paired test, if a value or the items are missing, or if there are too few windows.
-pub(super) fn paired_test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
+/// Tests two numbers on the same documents or windows against each other. Returns `None` if the metric has no paired
+/// test, if a value or the items are missing, or if there are too few windows.
+pub(super) fn paired_test(ours: &ResultRow, other: &ResultRow) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
-        (PairedTest::Mcnemar, Sample::Right(a), Sample::Right(b)) => {
-            ("mcnemar", sign_flip_p(std::slice::from_ref(a), std::slice::from_ref(b))?)
-        }
-        (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", sign_flip_p(a, b)?),
+        (PairedTest::Mcnemar, Sample::Answers(a), Sample::Answers(b)) => ("mcnemar", sign_flip_p(a, b)?),
+        (PairedTest::Permutation, Sample::Answers(a), Sample::Answers(b)) => ("permutation", sign_flip_p(a, b)?),
         (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
             ("bootstrap", paired_bootstrap(a, b, BOOTSTRAP_RESAMPLES, SEED).ok()?.p)
         }
@@ -185,13 +183,11 @@ impl std::fmt::Display for PaperVerdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MetricKey;
-    use super::super::measurement::{ResultRow, Setup};
     use super::super::number_record::{Condition, Record};
     use super::*;
     use crate::metric::{self, Metric};
 
-    fn number(metric: Metric, value: f64, sample: Sample) -> Measurement {
+    fn number(metric: &Metric, value: f64, sample: Sample) -> ResultRow {
         let condition = Condition {
             backbone: "llama".into(),
             layers: 16,
@@ -203,8 +199,7 @@ mod tests {
             calibration: "c4".into(),
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-        let row = ResultRow { record, cell: String::new(), column: metric.id.clone(), failure: None, sample };
-        Measurement { row, key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
+        ResultRow { sample, ..ResultRow::new(record, "") }
     }
 
     /// Returns `count` answers, of which `right` are correct, starting at `from`.
@@ -221,7 +216,7 @@ mod tests {
         let one = tasks(56, 5_000);
         let two = tasks(50, 5_200);
         let average =
-            |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Tasks(tasks.clone()));
+            |tasks: &Vec<Vec<bool>>| number(&metric::ACCURACY.metric(), mean(tasks), Sample::Answers(tasks.clone()));
         let paired = paired_test(&average(&one), &average(&two)).unwrap();
         assert_eq!((paired.test, paired.mark()), ("permutation", "+"));
         assert_eq!(paired.difference, mean(&one) - mean(&two), "the difference that the table shows");
@@ -240,12 +235,12 @@ mod tests {
 
     #[test]
     fn paired_bootstrap_prefers_lower_perplexity() {
-        let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
+        let text = |value, shift| number(&Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
         let paired = paired_test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
         assert_eq!(paired_test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
         let sample = |count: usize, shift| {
-            number(Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
+            number(&Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
         };
         assert!(
             paired_test(&sample(19, -0.1), &sample(19, 0.0)).is_none(),

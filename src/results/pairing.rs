@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::measurement::ResultRow;
+use super::result_row::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result};
-use crate::metric::{self, Metric};
+use crate::metric::Metric;
 use crate::pipeline::identity::{
     Canonical, FlatSettings, SettingDifference, SettingOwner, SettingPath, flatten, setting_differences,
 };
@@ -161,15 +161,13 @@ impl NumberIdentity {
             // settings that distinguish the number within its run instead.
             None => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
         };
-        let kind = match Metric::find(&names.metric) {
-            Ok(metric) if metric.is_latency() => metric.family().to_owned(),
+        let kind = match &number.metric {
+            metric if metric.is_latency() => metric.family(),
             // The `measure` settings identify the text or task, but not the metric.
-            entry if flat.keys().any(|path| path.is_of("measure")) => {
-                entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
-            }
-            _ => names.metric.clone(),
+            metric if flat.keys().any(|path| path.is_of("measure")) => metric.entry().name,
+            metric => metric.id.as_str(),
         };
-        Self { at, names, kind, flat }
+        Self { at, kind: kind.to_owned(), names, flat }
     }
 
     /// Replaces the names in a number's identity with those of the second run. Returns `None` if the second run uses a

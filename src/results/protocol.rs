@@ -3,7 +3,6 @@
 use ghostlab_definitions::Definition;
 use serde::Serialize;
 
-use super::MetricKey;
 use crate::corpus::ShardOrder;
 use crate::grid::{DefinedColumn, EvalTask, Grid, GroupUse, Latency, Perplexity, TaskSettings, defined_columns};
 use crate::latency::Rounds;
@@ -146,10 +145,10 @@ impl Protocol {
                     let compared = texts.iter().filter(|text| text.damage);
                     compared.map(|text| derived(EvalTarget::Windows(text.clone()))).collect()
                 }
-                MetricSource::Task(_) if *metric == metric::TASK => {
+                MetricSource::Task => {
                     scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
-                MetricSource::Task(_) | MetricSource::Flips(_) => {
+                MetricSource::Flips(_) => {
                     scored.iter().map(|used| derived(EvalTarget::Task((*used).clone()))).collect()
                 }
                 MetricSource::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
@@ -292,25 +291,21 @@ impl Protocol {
         })
     }
 
-    pub fn key(&self) -> MetricKey {
+    /// Formats the column name, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
+    pub fn column(&self) -> String {
         match self {
-            Self::Windows { corpus, length, .. } => MetricKey::Text(
-                &metric::TEXT,
-                Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
-            ),
-            Self::MultipleChoice { name, limit, bos, max_length, .. } => {
-                let how = TaskSettings { limit: *limit, bos: *bos, max_length: *max_length, ..TaskSettings::default() };
-                MetricKey::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
-            }
-            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => MetricKey::Text(metric, text.clone()),
-            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => MetricKey::Task(metric, used.clone()),
+            Self::Windows { corpus, length, .. } => metric::TEXT.column_header(&format_args!("{corpus}@{length}")),
+            Self::MultipleChoice { label, .. } => metric::TASK.column_header(label),
+            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.column_header(text),
+            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.column_header(used),
             Self::Defined { name, how, metric, filter, flips, .. } => {
-                MetricKey::Defined(defined_column(name, how, metric, filter, *flips))
+                let column = defined_column(name, how, metric, filter, *flips);
+                column.metric().column_header(&column.scored().label)
             }
-            Self::Average { .. } => MetricKey::Tasks(&metric::ACCURACY),
-            Self::Size { metric } => MetricKey::Size(metric),
+            Self::Average { .. } => metric::ACCURACY.head.to_owned(),
+            Self::Size { metric } => metric.head.to_owned(),
             Self::Latency { metric, length, batch, decode, .. } => {
-                MetricKey::Prompt(metric, Latency { length: *length, batch: *batch, decode: *decode })
+                metric.column_header(&Latency { length: *length, batch: *batch, decode: *decode })
             }
         }
     }
@@ -332,11 +327,6 @@ impl Protocol {
                 false => metric.metric(),
             },
         }
-    }
-
-    /// Formats the column name, such as `ppl wikitext2-test@512`, `arc_easy` or `average`.
-    pub fn column(&self) -> String {
-        self.key().to_string()
     }
 }
 
@@ -364,6 +354,40 @@ mod tests {
         assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
     }
 
+    fn text(length: usize, windows: usize) -> Protocol {
+        Protocol::Windows {
+            corpus: "c4".into(),
+            rule: "c4".into(),
+            shards: None,
+            length,
+            limit: None,
+            windows: Some(windows),
+            all: Some(windows),
+            generated: false,
+        }
+    }
+
+    #[test]
+    fn column_includes_length_but_not_window_count() {
+        assert_eq!(text(64, 5).column(), text(64, 9).column());
+        assert_ne!(text(64, 5).column(), text(48, 5).column());
+        let bits = Protocol::Derived {
+            metric: &metric::BITS_PER_BYTE,
+            scored_on: EvalTarget::Windows(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
+        };
+        assert_eq!(bits.column(), "bits/byte c4@64");
+        assert_eq!(text(64, 5).column(), "ppl c4@64");
+    }
+
+    #[test]
+    fn protocols_of_one_task_have_distinct_columns() {
+        let columns = [Bos::Tokenizer, Bos::Never].map(|bos| {
+            let how = TaskSettings { bos, ..TaskSettings::default() };
+            metric::TASK.column_header(&EvalTask { name: "copa".into(), how, defined: false })
+        });
+        assert_eq!(columns, ["copa", "copa(bos=never)"]);
+    }
+
     #[test]
     fn document_count_is_in_the_label_but_not_the_metric_id() {
         let how = TaskSettings { shots: Some(5), limit: Some(200.0), ..TaskSettings::default() };
@@ -372,7 +396,7 @@ mod tests {
         assert_eq!((&*metric.id, &*metric.label), ("t(shots=5)/acc,none", "t(shots=5,limit=200) acc"));
         let flips = ENTRIES.iter().find(|entry| entry.name == "flips").unwrap();
         let flips = column.with_flips(flips).unwrap();
-        assert_eq!(MetricKey::Defined(flips.clone()).to_string(), "flips t(shots=5,limit=200) acc");
+        assert_eq!(flips.metric().column_header(&flips.scored().label), "flips t(shots=5,limit=200) acc");
         let metric = flips.metric();
         assert_eq!(&*metric.id, "flips_t(shots=5)/acc,none");
         let found = Metric::find(&metric.id).unwrap();

@@ -1,5 +1,5 @@
-//! Export of a cell's accuracies and perplexities to public results formats: Hugging Face's `.eval_results` and the
-//! Every Eval Ever schema.
+//! Export of a cell's accuracies and perplexities to public results formats: those of lm-evaluation-harness, Hugging
+//! Face's `.eval_results` and the Every Eval Ever schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,36 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
-use super::{CHANNELS_FILE, DOCUMENTS, LATENCY, LM_EVAL, put};
+use super::{CHANNELS_FILE, DOCUMENTS, LATENCY, harness_files, put};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, MetricSource, PERPLEXITY, TEXT, Unit};
-use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
-use crate::tasks::ScoredTask;
+use crate::pipeline::outcome::{CellResult, GridOutcome, TaskScores};
 
+/// Subfolder of a results folder for files in the layout of lm-evaluation-harness.
+pub const LM_EVAL: &str = "lm_eval";
 /// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders for all formats that other programs read.
 pub const PUBLIC_FORMAT_FOLDERS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 
+/// Bulk data that the repository does not track. `run.json` has the hashes, and `.gitignore` lists the names.
+pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
+
 /// Returns whether a file may be missing from a results folder that is archived or committed. This holds for bulk data,
 /// bitmap versions of vector drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
-        || [DOCUMENTS, CHANNELS_FILE, LATENCY].contains(&name)
+        || NOT_RECORDED.contains(&name)
         || PUBLIC_FORMAT_FOLDERS.iter().any(|form| Path::new(name).starts_with(form))
 }
 
 /// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
-/// Writes both formats for every cell with scores, and returns the folders it wrote to.
+/// Writes all formats for every cell with scores, and returns the folders it wrote to. The files are named after their
+/// cells. If lm-evaluation-harness needs several files for a cell, the later ones have the suffixes `..2`, `..3`, ….
 ///
 /// # Errors
 /// Fails with exit code 3 if a folder cannot be written.
@@ -40,19 +45,19 @@ pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridO
     let mut written = Vec::new();
     for result in &outcome.cells {
         let cell = result.cell.to_string();
-        let forms = [
-            (
-                EVERY_EVAL_EVER,
-                "json",
-                every_eval_ever(name, grid, outcome, result).map(|record| format!("{record:#}\n")),
-            ),
-            (EVAL_RESULTS, "yaml", eval_results(grid, result)),
-        ];
-        for (folder, ending, text) in forms {
-            let Some(text) = text else { continue };
+        let mut files = Vec::new();
+        for (file, number) in harness_files(grid, result, &cell)?.iter().zip(1..) {
+            // No cell name ends in such a suffix.
+            let suffix = if number == 1 { String::new() } else { format!("..{number}") };
+            files.push((LM_EVAL, format!("{cell}{suffix}.json"), format!("{file:#}")));
+        }
+        let record = every_eval_ever(name, grid, outcome, result);
+        files.extend(record.map(|record| (EVERY_EVAL_EVER, format!("{cell}.json"), format!("{record:#}\n"))));
+        files.extend(eval_results(grid, result).map(|text| (EVAL_RESULTS, format!("{cell}.yaml"), text)));
+        for (folder, name, text) in files {
             let folder = dir.join(folder);
             fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
-            put(&folder.join(format!("{cell}.{ending}")), text.as_bytes())?;
+            put(&folder.join(name), text.as_bytes())?;
             if !written.contains(&folder) {
                 written.push(folder);
             }
@@ -129,22 +134,16 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     let mut details = json!({
         "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
     });
-    if let Answers::Builtin(ScoredTask { result, .. }) = &scores.answers {
+    if let (Some(builtin), Some(accuracy)) = (grid.task(task).builtin(), scores.main_score()) {
         let config = json!({
-            "metric_id": result.task.paper_metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
+            "metric_id": accuracy.metric, "metric_name": "Accuracy", "metric_kind": "accuracy",
             "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
             "max_score": 1.0,
         });
-        details["task_version"] = json!(result.task.version.to_string());
-        let score = score_details(
-            result.paper_accuracy().value,
-            result.paper_accuracy().stderr,
-            "analytic",
-            result.effective,
-            &details,
-        );
-        let data = source_data(result.task.name, hub_repository(source.as_ref()), *generated, Some(result.effective));
-        return vec![evaluation_result(&scores.label, result.task.name, &data, &config, &score)];
+        details["task_version"] = json!(builtin.version.to_string());
+        let score = score_details(accuracy.score, accuracy.error, "analytic", scores.effective, &details);
+        let data = source_data(builtin.name, hub_repository(source.as_ref()), *generated, Some(scores.effective));
+        return vec![evaluation_result(&scores.label, builtin.name, &data, &config, &score)];
     }
     let Ok(definition) = grid.task(task).definition() else { return Vec::new() };
     details["task_version"] = json!(definition.version);
@@ -210,17 +209,17 @@ fn source_data(name: &str, source: Option<(String, Option<String>)>, generated: 
 /// (huggingface.co/docs/hub/eval-results). Only complete splits of Hugging Face datasets are included, because partial
 /// splits are not benchmark results. Returns `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let scored =
-        result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.builtin()?)));
-    let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
+    let scored = result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?)));
+    let entries: String = scored.filter_map(|(task, scores)| result_entry(grid, result, task, scores)).collect();
     (!entries.is_empty()).then_some(entries)
 }
 
-fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &ScoredTask) -> Option<String> {
-    let task_result = &answered.result;
+fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, scores: &TaskScores) -> Option<String> {
     let data = grid.task(task);
+    let name = data.builtin()?.name;
+    let accuracy = scores.main_score()?;
     let (repository, revision) = hub_repository(data.hub.as_ref())?;
-    if data.generated || task_result.effective < task_result.original {
+    if data.generated || scores.effective < scores.original {
         return None;
     }
     // Every JSON string is also a valid YAML string.
@@ -228,16 +227,16 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Sc
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
         "{} of {} documents, 0-shot, by ghostlab {}; {}",
-        task_result.task.paper_metric.name(),
-        task_result.effective,
+        accuracy.metric,
+        scores.effective,
         env!("CARGO_PKG_VERSION"),
         result.cell
     );
-    let value = 100.0 * task_result.paper_accuracy().value;
+    let value = 100.0 * accuracy.score;
     Some(format!(
         "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
         text(&repository),
-        text(task_result.task.name),
+        text(name),
         text(&notes)
     ))
 }

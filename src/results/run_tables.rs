@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::equal_selections::criterion_label;
-use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::notes::{protocol_sentence, removed_text};
+use super::result_row::{CellSummary, ResultRow, Results, Sample};
 use super::settings::{self, distinct, group_by_key, select_settings, setting_text, value_text};
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 use super::{Protocol, Settings};
@@ -150,11 +150,11 @@ fn number_column(
     depths: Option<BTreeMap<String, Option<Depth>>>,
 ) -> NumberColumn {
     let column = NumberColumn::new(protocol.measures(), head);
-    NumberColumn { key: Some(protocol.key()), depths, decimals: count_decimals(results, protocol), ..column }
+    NumberColumn { column: Some(protocol.column()), depths, decimals: count_decimals(results, protocol), ..column }
 }
 
 /// Formats the number of a row in each column, if there is one.
-fn format_numbers(columns: &[NumberColumn], row: &[&Arc<Measurement>]) -> Vec<Option<PrintedNumber>> {
+fn format_numbers(columns: &[NumberColumn], row: &[&Arc<ResultRow>]) -> Vec<Option<PrintedNumber>> {
     columns
         .iter()
         .map(|column| {
@@ -174,8 +174,8 @@ fn count_decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().is_latency() {
         return protocol.measures().decimals;
     }
-    let key = protocol.key();
-    let numbers = results.numbers().filter(|number| number.key == key).filter_map(|number| number.record.value);
+    let column = protocol.column();
+    let numbers = results.numbers().filter(|number| number.column == column).filter_map(|number| number.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
         smallest if smallest < 10.0 => 4,
         smallest if smallest < 100.0 => 3,
@@ -216,7 +216,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
     });
     let rows = rows.collect();
     let table = Table {
-        title: protocol.key().to_string(),
+        title: protocol.column(),
         lead: vec![RowHeader::text("")],
         columns,
         rows,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use polars::prelude::{ParquetReader, SerReader};
 
-use super::measurement::{CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::number_record::{Condition, Record};
+use super::result_row::{CellSummary, ResultRow, Results, Sample};
 use super::settings::{DEPTH, Settings};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
 use crate::grid::{Cell, Method};
@@ -106,16 +106,10 @@ pub(super) fn results(protocols: Vec<Protocol>, fixtures: &[CellFixture<'_>]) ->
                 finetuned: false,
                 calibration: "wiki".into(),
             };
-            let metric = protocol.measures();
-            let row = ResultRow {
-                record: Record { condition, metric: metric.id.clone(), value: *value, error: spec.error },
-                cell: name.clone(),
-                column: protocol.key().to_string(),
-                failure: failure.clone(),
-                sample: Sample::None,
-            };
-            let setup = Setup::default();
-            cell.numbers.push(Arc::new(Measurement { row, key: protocol.key(), metric, setup }));
+            let record = Record { condition, metric: protocol.measures().id, value: *value, error: spec.error };
+            let column = protocol.column();
+            let failure = failure.clone();
+            cell.numbers.push(Arc::new(ResultRow { column, failure, ..ResultRow::new(record, &name) }));
         }
         cells.push(cell);
     }
@@ -313,18 +307,18 @@ Bold: best of a block; underlined: second; in italics: ours.
 
 /// Returns answers to 100 documents, of which the first `right` are correct.
 fn answers_sample(right: usize) -> Sample {
-    Sample::Right((0..100).map(|at| at < right).collect())
+    Sample::of_task((0..100).map(|at| at < right).collect())
 }
 
 /// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies the
 /// measurement of `linearpatch-diag`.
-fn table_with_tests(change: impl FnOnce(&mut Measurement)) -> Table {
+fn table_with_tests(change: impl FnOnce(&mut ResultRow)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
     let cells: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let mut results = results(vec![task()], &cells);
     for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
-        Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answers_sample(right);
+        Arc::get_mut(&mut cell.numbers[0]).unwrap().sample = answers_sample(right);
     }
     change(Arc::get_mut(&mut results.cells[1].numbers[0]).unwrap());
     long(&results, "", Vec::new())
@@ -344,8 +338,8 @@ fn user_grid_shows_ranks_and_paired_tests() {
 #[test]
 fn paired_test_uses_rows_of_same_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
-        let table = table_with_tests(|measurement: &mut Measurement| {
-            measurement.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
+        let table = table_with_tests(|number: &mut ResultRow| {
+            number.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
         });
         assert_eq!(table.rows[2].cells[0].as_ref().unwrap().paired.as_ref().unwrap().against, "none", "{setting}");
     }
@@ -366,9 +360,9 @@ fn notes_list_resampled_texts_and_equal_selections() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "a table without errors needs no note");
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
-        let measurement = Arc::get_mut(number).unwrap();
-        measurement.row.sample = Sample::Losses(vec![1.0, 1.1]);
-        measurement.setup.scored = vec![text(if measurement.key == text("c4").key() { "c4" } else { "wikitext2" })];
+        let row = Arc::get_mut(number).unwrap();
+        row.sample = Sample::Losses(vec![1.0, 1.1]);
+        row.setup.scored = vec![text(if row.column == text("c4").column() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();
     twin.cell.criterion = Some(Method::with_name("shortgpt"));

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measurement::{Measurement, Sample};
 use super::paired::{PaperComparison, PaperVerdict};
+use super::result_row::{ResultRow, Sample};
 use super::table::{PrintedNumber, Table};
 use crate::metric::Spread;
 use crate::recovery;
@@ -188,7 +188,7 @@ impl From<&Table> for SavedTable {
 
 /// Returns the suffix of the CSV column for a number's uncertainty. Returns an empty string if it is a standard error
 /// or if there is no uncertainty.
-fn error_kind(number: &Measurement) -> String {
+fn error_kind(number: &ResultRow) -> String {
     let kind = number.spread();
     let is_usual = kind == Spread::StandardError || number.record.error.is_none();
     if is_usual { String::new() } else { kind.column().to_owned() }
@@ -203,17 +203,17 @@ fn save_cell(shown: &PrintedNumber) -> SavedCell {
     });
     SavedCell {
         text: shown.text.clone(),
-        value: shown.measurement.record.value,
-        error: shown.measurement.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
-        error_kind: error_kind(&shown.measurement),
-        items: count_items(&shown.measurement.sample),
+        value: shown.number.record.value,
+        error: shown.number.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
+        error_kind: error_kind(&shown.number),
+        items: count_items(&shown.number.sample),
         best: shown.best,
         second: shown.second,
         mark,
         comparison: shown.comparison.as_ref().map(save_comparison),
-        key: Some(shown.measurement.cell.clone()),
-        identity: shown.measurement.identity(),
-        failed: shown.measurement.failure.is_some(),
+        key: Some(shown.number.cell.clone()),
+        identity: shown.number.identity(),
+        failed: shown.number.failure.is_some(),
     }
 }
 
@@ -221,8 +221,7 @@ fn save_cell(shown: &PrintedNumber) -> SavedCell {
 fn count_items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,
-        Sample::Right(items) => Some(items.len()),
-        Sample::Tasks(tasks) => Some(tasks.iter().map(Vec::len).sum()),
+        Sample::Answers(tasks) => Some(tasks.iter().map(Vec::len).sum()),
         Sample::Losses(windows) => Some(windows.len()),
         Sample::Seeds(seeds) => Some(seeds.len()),
     }

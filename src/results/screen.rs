@@ -3,8 +3,6 @@
 //! Values shared by all rows are printed above the table, values shared by a block above the block, and remarks on
 //! single rows below the table. A table that is still too wide is split into parts of about equal width.
 
-use std::fmt;
-
 use super::notes::WARNING;
 use super::number_record::DENSE;
 use super::settings::distinct;
@@ -22,7 +20,10 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     let is_shown = |visibility: Visibility| visibility != Visibility::Data;
     let texts = TextTable::new(table, is_shown, &|_, _, text, _| one_line(text), &format_numbers);
     match width {
-        None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
+        None => {
+            let columns: Vec<usize> = (texts.lead..texts.columns.len()).collect();
+            text.push_str(&ScreenTable::from_texts(texts).format_part(&columns));
+        }
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).split_to_width(width)),
     }
     let mut legend = Vec::new();
@@ -99,10 +100,9 @@ struct ScreenTable {
 impl ScreenTable {
     /// Creates a table that shows all columns.
     fn from_texts(texts: TextTable) -> Self {
-        let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
         let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
         let lead = (0..texts.lead).collect();
-        Self { texts, lead, units, blocks, above: String::new(), below: Vec::new(), tall_heads: false }
+        Self { texts, lead, units: Vec::new(), blocks, above: String::new(), below: Vec::new(), tall_heads: false }
     }
 
     /// Moves values shared by several rows, and remarks on single rows, out of the columns.
@@ -286,12 +286,6 @@ fn rule_line(columns: &[(usize, usize, &TextColumn)], sign: &str) -> String {
 
 fn width_over(columns: &[(usize, usize, &TextColumn)], is_kept: &dyn Fn(usize) -> bool) -> usize {
     columns.iter().filter(|(at, ..)| is_kept(*at)).map(|(_, width, _)| width + 2).sum::<usize>()
-}
-
-impl fmt::Display for ScreenTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.format_part(&self.units.concat()))
-    }
 }
 
 /// Rows that all have the same string in a column.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::measurement::{ResultRow, Results, number_id};
 use super::number_record::Record;
+use super::result_row::{ResultRow, Results, number_id};
 use super::{Protocol, Settings, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ impl StoredResults {
                 false => measured.entry(number.record.condition.backbone.clone()).or_default(),
             };
             measures_by_column
-                .entry(number.key.to_string())
+                .entry(number.column.clone())
                 .or_insert_with(|| number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect());
         }
         Ok(Self {
@@ -86,17 +86,14 @@ impl StoredResults {
             engines: outcome.engines.clone(),
             protocols: collect_protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.cell.name.clone(), Settings::clone(&cell.settings))).collect(),
-            measures: results
-                .numbers()
-                .map(|numbers| (numbers.key.to_string(), numbers.setup.measure.clone()))
-                .collect(),
+            measures: results.numbers().map(|number| (number.column.clone(), number.setup.measure.clone())).collect(),
             identities: results
                 .numbers()
                 .filter_map(|number| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone())))
                 .collect(),
             measured,
             timed,
-            numbers: results.numbers().map(|number| number.stored()).collect(),
+            numbers: results.numbers().map(|number| ResultRow::clone(number)).collect(),
         })
     }
 

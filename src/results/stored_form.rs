@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::measurement::{ResultRow, Sample};
 use super::number_record::{Condition, Record};
+use super::result_row::{ResultRow, Sample, Setup};
+use crate::metric::Metric;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,18 +59,16 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
     // Answers to the preceding tasks of the current cell.
     let mut tasks: Vec<Vec<bool>> = Vec::new();
     for number in numbers {
-        let ResultRow { record, cell, column, failure, sample } = number;
+        let ResultRow { record, cell, column, failure, .. } = number;
         let Record { condition, metric, value, error } = record;
         if cells.last().is_none_or(|last| last.cell != *cell || last.condition != *condition) {
             cells.push(StoredCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
             tasks.clear();
         }
-        let right = match sample {
-            Sample::Tasks(all) if *all == tasks => Some(PRECEDING_TASKS.to_owned()),
-            Sample::Tasks(all) => Some(all.iter().map(|right| encode_answers(right)).collect::<Vec<_>>().join(",")),
-            Sample::Right(right) => Some(encode_answers(right)),
-            _ => None,
-        };
+        let right = number.answers().map(|all| match all.len() > 1 && *all == tasks {
+            true => PRECEDING_TASKS.to_owned(),
+            false => all.iter().map(|right| encode_answers(right)).collect::<Vec<_>>().join(","),
+        });
         tasks.extend(number.task_answers().map(Vec::from));
         let heading = StoredColumn { column: column.clone(), metric: metric.clone() };
         let index = columns.iter().position(|known| *known == heading).unwrap_or(columns.len());
@@ -82,7 +81,8 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
             error: *error,
             failure: failure.clone(),
             right,
-            losses: number.losses().map(<[f64]>::to_vec),
+            // JSON cannot represent NaN, and paired tests need finite losses anyway.
+            losses: number.losses().filter(|losses| losses.iter().all(|loss| loss.is_finite())).map(<[f64]>::to_vec),
         };
         if let Some(last) = cells.last_mut() {
             last.values.push(value);
@@ -94,30 +94,35 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ResultRow>, D::Error> {
     let mut numbers = Vec::new();
     let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
+    let metrics: Vec<Metric> = columns.iter().map(|column| Metric::find_or_task(&column.metric)).collect();
     for StoredCell { cell, condition, values } in cells {
         let mut tasks: Vec<Vec<bool>> = Vec::new();
         for StoredNumber { index: column_index, value, error, failure, right, losses } in values {
-            let StoredColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
-                de::Error::custom(format!("cell `{cell}` refers to column {column_index}, which is missing"))
-            })?;
+            let (StoredColumn { column, metric: id }, metric) =
+                columns.get(column_index).zip(metrics.get(column_index)).ok_or_else(|| {
+                    de::Error::custom(format!("cell `{cell}` refers to column {column_index}, which is missing"))
+                })?;
             let sample = match right.as_deref() {
-                Some(PRECEDING_TASKS) => Sample::Tasks(tasks.clone()),
+                Some(PRECEDING_TASKS) => Sample::Answers(tasks.clone()),
                 Some(all) => {
                     let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(decode_answers).collect();
-                    let mut answers = unpacked.ok_or_else(|| {
+                    Sample::Answers(unpacked.ok_or_else(|| {
                         de::Error::custom(format!("invalid answers of `{cell}` in `{column}`: expected `N:HEX`"))
-                    })?;
-                    if answers.len() == 1 { Sample::Right(answers.remove(0)) } else { Sample::Tasks(answers) }
+                    })?)
                 }
                 None => losses.map_or(Sample::None, Sample::Losses),
             };
-            if let Sample::Right(right) = &sample {
-                tasks.push(right.clone());
-            }
-            let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
-            let cell = cell.clone();
-            let column = column.clone();
-            numbers.push(ResultRow { record, cell, column, failure, sample });
+            let number = ResultRow {
+                record: Record { condition: condition.clone(), metric: id.clone(), value, error },
+                metric: metric.clone(),
+                cell: cell.clone(),
+                column: column.clone(),
+                failure,
+                sample,
+                setup: Setup::default(),
+            };
+            tasks.extend(number.task_answers().map(Vec::from));
+            numbers.push(number);
         }
     }
     Ok(numbers)

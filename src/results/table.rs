@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::measurement::{Measurement, Sample};
-use super::number_record::{Condition, MetricKey};
+use super::number_record::Condition;
 use super::paired::{self, Paired, PaperComparison};
+use super::result_row::{ResultRow, Sample};
 use super::settings::distinct;
 use super::timed_passes::NOISY;
 use crate::criterion::Depth;
@@ -82,8 +82,8 @@ pub enum Visibility {
 pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
-    /// Key of the numbers, or `None` if the run measured the metric in only one way.
-    pub key: Option<MetricKey>,
+    /// Column of the numbers in the run's table, or `None` if the run measured the metric in only one way.
+    pub column: Option<String>,
     /// Depth shown for each backbone, or `None` if the column shows all depths of all backbones. Dense numbers are
     /// shown for every listed backbone.
     pub depths: Option<BTreeMap<String, Option<Depth>>>,
@@ -114,7 +114,7 @@ pub struct TableRow {
 /// Number as printed in a table, with its rank and comparisons.
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
-    pub measurement: Arc<Measurement>,
+    pub number: Arc<ResultRow>,
     /// Value formatted with the table's number of decimals, or a placeholder such as `failed`.
     pub text: String,
     /// Value rounded to the printed number of decimals; `None` if the cell failed.
@@ -153,53 +153,30 @@ impl RowHeader {
 impl PrintedNumber {
     /// Formats a number without its rank. Latencies, speedups and means over seeds include their spread. `placeholder`
     /// is shown if there is no value, for example because the cell failed.
-    pub fn printed(measurement: &Arc<Measurement>, decimals: usize, placeholder: &str) -> Self {
-        let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
-        let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
-            Some(value) => {
-                match measurement.record.error.filter(|_| measurement.metric.is_latency() || aggregate_seeds) {
-                    Some(error) => {
-                        let noisy = if measurement.is_noise() { NOISY } else { "" };
-                        format!(
-                            "{noisy}{} ± {}",
-                            Metric::format_value(value, decimals),
-                            Metric::format_value(error, decimals)
-                        )
-                    }
-                    None => Metric::format_value(value, decimals),
+    pub fn printed(number: &Arc<ResultRow>, decimals: usize, placeholder: &str) -> Self {
+        let aggregate_seeds = matches!(number.sample, Sample::Seeds(_));
+        let text = match number.record.value.filter(|_| number.failure.is_none()) {
+            Some(value) => match number.record.error.filter(|_| number.metric.is_latency() || aggregate_seeds) {
+                Some(error) => {
+                    let noisy = if number.is_noise() { NOISY } else { "" };
+                    format!(
+                        "{noisy}{} ± {}",
+                        Metric::format_value(value, decimals),
+                        Metric::format_value(error, decimals)
+                    )
                 }
-            }
-            None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
+                None => Metric::format_value(value, decimals),
+            },
+            None if number.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => placeholder.to_owned(),
         };
         // If some seeds failed, add the number of seeds that have a value.
-        let text = match &measurement.sample {
-            Sample::Seeds(seeds)
-                if measurement.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) =>
-            {
-                format!("{text} (n = {})", seeds.iter().filter(|seed| seed.value.is_some()).count())
-            }
+        let text = match number.seed_counts() {
+            Some((count, all)) if count > 0 && count < all => format!("{text} (n = {count})"),
             _ => text,
         };
-        let value = measurement.record.value.map(|value| Metric::round_to_printed(value, decimals));
-        let value = value.filter(|value| value.is_finite() && measurement.failure.is_none());
-        Self {
-            measurement: Arc::clone(measurement),
-            text,
-            value,
-            best: false,
-            second: false,
-            paired: None,
-            comparison: None,
-        }
-    }
-
-    /// Returns the number of seeds with a value if this is a mean over seeds.
-    pub fn seeds(&self) -> Option<usize> {
-        match &self.measurement.sample {
-            Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
-            _ => None,
-        }
+        let value = number.valid_value().map(|value| Metric::round_to_printed(value, decimals));
+        Self { number: Arc::clone(number), text, value, best: false, second: false, paired: None, comparison: None }
     }
 
     /// Returns the mark of the paired test ([`Paired::mark`]), or an empty string without a test.
@@ -230,8 +207,8 @@ impl Table {
             return;
         }
         let shown = |at: usize| {
-            let shown = self.rows[at].cells[column].as_ref().filter(|shown| !shown.measurement.setup.undetermined)?;
-            metric.cost(shown.value?).map(|cost| (cost, &shown.measurement))
+            let shown = self.rows[at].cells[column].as_ref().filter(|shown| !shown.number.setup.undetermined)?;
+            metric.cost(shown.value?).map(|cost| (cost, &shown.number))
         };
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
         costs.sort_by(f64::total_cmp);
@@ -239,16 +216,16 @@ impl Table {
         // Compare only rows with the same selection, including the unrepaired one. Otherwise, the difference could be
         // due to the criterion.
         let ranked = block.iter().map(|&at| {
-            let Some((cost, measurement)) = shown(at) else { return (None, None) };
+            let Some((cost, number)) = shown(at) else { return (None, None) };
             let others = block.iter().filter_map(|&row| shown(row).map(|(cost, other)| (row, cost, other)));
-            let mut others = others.filter(|(.., other)| other.same_selection(measurement));
+            let mut others = others.filter(|(.., other)| other.same_selection(number));
             let rival = match &self.against {
-                Some(name) if measurement.record.condition.recovery == *name => None,
+                Some(name) if number.record.condition.recovery == *name => None,
                 Some(name) => others.find(|(.., other)| other.record.condition.recovery == *name),
                 None if !self.rows[at].ours => None,
                 None => others.filter(|(row, ..)| !self.rows[*row].ours).min_by(|a, b| a.1.total_cmp(&b.1)),
             };
-            (Some(cost), rival.and_then(|(.., other)| paired::paired_test(measurement, other)))
+            (Some(cost), rival.and_then(|(.., other)| paired::paired_test(number, other)))
         });
         let ranked: Vec<(Option<f64>, Option<Paired>)> = ranked.collect();
         for (&at, (cost, paired)) in block.iter().zip(ranked) {
@@ -338,7 +315,7 @@ impl Table {
 impl NumberColumn {
     pub fn new(metric: Metric, head: impl Into<String>) -> Self {
         let decimals = metric.decimals;
-        Self { head: head.into(), metric, key: None, depths: None, decimals, arrow: false }
+        Self { head: head.into(), metric, column: None, depths: None, decimals, arrow: false }
     }
 
     /// Returns whether the column shows numbers measured under a condition.
@@ -349,10 +326,10 @@ impl NumberColumn {
     }
 
     /// Iterates over the numbers of a row that belong to the column.
-    pub fn numbers<'n>(&self, row: &[&'n Arc<Measurement>]) -> impl Iterator<Item = &'n Arc<Measurement>> {
+    pub fn numbers<'n>(&self, row: &[&'n Arc<ResultRow>]) -> impl Iterator<Item = &'n Arc<ResultRow>> {
         row.iter().copied().filter(move |number| {
-            let is_measured = match &self.key {
-                Some(key) => number.key == *key,
+            let is_measured = match &self.column {
+                Some(column) => number.column == *column,
                 None => number.metric.id == self.metric.id,
             };
             is_measured && self.shows(&number.record.condition)

@@ -32,14 +32,14 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
         return Ok(None);
     }
     let path = dir.join(LATENCY);
-    write_row_groups(&path, &build_frame(None)?, cells.iter().map(|cell| build_frame(Some(cell))))?;
+    write_row_groups(&path, cells, build_frame)?;
     Ok(Some(path))
 }
 
-fn build_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
-    let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
+fn build_frame(cells: &[CellResult]) -> Result<DataFrame> {
+    let mut names = Vec::new();
     let mut passes = Vec::new();
-    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed_prompts) {
+    for TimedPrompt { cell, prompt, result } in cells.iter().flat_map(timed_prompts) {
         let decode = result.decode.as_ref().map(|decode| ("decode", decode.first, [&decode.times, &decode.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
@@ -49,9 +49,10 @@ fn build_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
                 passes.extend(timed.map(|(round, &time)| (prompt, what, form, round, time, counts.contains(&round))));
             }
         }
+        names.resize(passes.len(), cell.cell.to_string());
     }
     df!(
-        "cell" => vec![name.as_str(); passes.len()],
+        "cell" => names,
         "length" => passes.iter().map(|(prompt, ..)| prompt.length as u64).collect::<Vec<_>>(),
         "batch" => passes.iter().map(|(prompt, ..)| prompt.batch as u64).collect::<Vec<_>>(),
         "new" => passes.iter().map(|(prompt, ..)| prompt.decode.unwrap_or(0) as u64).collect::<Vec<_>>(),

@@ -1,7 +1,7 @@
 //! Operations on untrusted inputs that are tried in a child process.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
@@ -51,37 +51,33 @@ impl Probe {
         }
     }
 
+    fn task(&self) -> Option<&TaskProbe> {
+        match self {
+            Self::Task(probe) => Some(probe),
+            Self::Definitions { .. } | Self::Chat { .. } => None,
+        }
+    }
+
     /// Returns the number of threads to use. Only rows are processed in parallel.
     pub(super) fn threads(&self) -> usize {
-        match self {
-            Self::Definitions { .. } | Self::Chat { .. } => 1,
-            Self::Task(_) => rayon::current_num_threads(),
-        }
+        self.task().map_or(1, |_| rayon::current_num_threads())
     }
 
     /// Returns the total size of the row files in bytes.
     pub(super) fn file_bytes(&self) -> u64 {
-        match self {
-            Self::Definitions { .. } | Self::Chat { .. } => 0,
-            Self::Task(probe) => probe.rows.splits.values().flatten().map(file_size).sum(),
-        }
+        self.task().map_or(0, |probe| probe.rows.splits.values().flatten().map(file_size).sum())
     }
 
     /// Returns the source of the input, for the error message if the child dies without a report.
     pub(super) fn origin(&self) -> String {
-        let path: &Path = match self {
-            Self::Definitions { path, .. } => path,
-            Self::Chat { folder } => folder,
-            Self::Task(probe) => return probe.origin.clone(),
-        };
-        path.display().to_string()
+        match self {
+            Self::Definitions { path, .. } | Self::Chat { folder: path } => path.display().to_string(),
+            Self::Task(probe) => probe.origin.clone(),
+        }
     }
 
     pub(super) fn subject(&self) -> Option<String> {
-        match self {
-            Self::Task(probe) => Some(format!("task {}", probe.definition.name)),
-            Self::Definitions { .. } | Self::Chat { .. } => None,
-        }
+        self.task().map(|probe| format!("task {}", probe.definition.name))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use super::env::{Gains, SearchEnv, Track, scale_score, without_evaluations};
+use super::env::{Gains, SearchEnv, Track, scale_score, step_grid};
 use super::program_path::build_program;
 use super::race::mean_of_means;
 use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, in_gigabytes};
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
-use crate::grid::{Budget, Cell, Grid, Latency, Search};
+use crate::grid::{Budget, Cell, Evaluate, Grid, Latency, Search};
 use crate::model::{Config, Cut, EngineChoice, Program, deploy};
 use crate::pipeline::exec::stored_program;
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
@@ -203,7 +203,7 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 
 /// Moves cells to `excluded` if a shallower cell with the same criterion, recovery and calibration also meets the
 /// budget.
-pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<ExcludedCell>) -> Vec<Cell> {
+fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         min_depths
@@ -254,7 +254,7 @@ impl Racer {
     /// Returns the sort key for the runner-up: whether the candidate survived, and the number of items on which it was
     /// scored.
     pub(super) fn rank(&self) -> (bool, usize) {
-        (self.outcome == CandidateOutcome::Survived, self.gains.iter().flatten().map(Vec::len).sum())
+        (self.outcome == CandidateOutcome::Survived, count_seen_items(&self.gains))
     }
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
@@ -262,7 +262,7 @@ impl Racer {
         let scores = scores
             .map(|(track, gains)| scale_score(StratifiedMean::from_strata(gains), mean_of_means(gains), track))
             .collect();
-        let items = self.gains.iter().flatten().map(Vec::len).sum();
+        let items = count_seen_items(&self.gains);
         let Self { cell, removed, costs, duplicates, milliseconds, differences, outcome, .. } = self;
         Candidate {
             criterion: cell.criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -291,7 +291,7 @@ pub(super) fn solve_candidates(
     dense_milliseconds: Option<f64>,
     excluded: &mut Vec<ExcludedCell>,
 ) -> Result<Vec<Racer>> {
-    let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..without_evaluations(grid) };
+    let solving = step_grid(grid, "candidates", cells, Evaluate::default());
     let outcome = (env.run)(&solving)?;
     let plan = env.plan(&solving)?;
     let mut racers: Vec<Racer> = Vec::new();
@@ -336,8 +336,16 @@ fn is_duplicate(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
+/// Returns the indices of the candidates that have not been eliminated.
+pub(super) fn survivors(racers: &[Racer]) -> impl Iterator<Item = usize> {
+    (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived)
+}
+
+pub(super) fn count_seen_items(gains: &[Gains]) -> usize {
+    gains.iter().flatten().map(Vec::len).sum()
+}
+
 /// Returns the index of the survivor that is best in the first objective. The first one wins a tie.
 pub(super) fn find_winner(racers: &[Racer]) -> Option<usize> {
-    let alive = (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived);
-    alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
+    survivors(racers).reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
 }

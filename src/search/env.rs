@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::Score;
 use crate::error::{Error, Result};
-use crate::grid::{Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search, TaskSettings};
+use crate::grid::{Cell, Draw, EvalTask, Evaluate, Grid, Latency, Perplexity, Search, TaskSettings};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, TargetMachine};
@@ -33,14 +33,15 @@ impl SearchEnv<'_> {
 }
 
 pub(super) fn read_backbone(grid: &Grid, env: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
-    let bare = Grid { cells: dense_cells(grid), ..without_evaluations(grid) };
+    let bare = step_grid(grid, "backbone", dense_cells(grid), Evaluate::default());
     let plan = env.plan(&bare)?;
     let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
     Ok((backbone.config.clone(), backbone.engine))
 }
 
-pub(super) fn without_evaluations(grid: &Grid) -> Grid {
-    Grid { evaluate: Evaluate::default(), ..grid.clone() }
+/// Builds the grid of one step of a search, with the given cells and evaluations.
+pub(super) fn step_grid(grid: &Grid, step: &str, cells: Vec<Cell>, evaluate: Evaluate) -> Grid {
+    Grid { name: format!("{}.{step}", grid.name), cells, evaluate, ..grid.clone() }
 }
 
 pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
@@ -49,24 +50,27 @@ pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
 
 /// Measures the dense backbone's latency in milliseconds, or reads it from the store if this process may not measure.
 pub(super) fn measure_dense_latency(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
-    let timed =
-        Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..build_latency_grid(grid, spec) };
-    let outcome = run_timing_grid(&timed, env)?;
-    let time = outcome.cells.first().and_then(|cell| measured_latency(cell, spec));
-    time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
+    let outcome = time_cells(grid, "dense", dense_cells(grid), spec, env)?;
+    let time = outcome.cells.first().and_then(|cell| measured_latency(cell, &spec.prompt));
+    let time =
+        time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")));
+    time.map(|(time, _)| time)
 }
 
-/// Returns the grid with the latency for the search's prompt as its only evaluation.
-pub(super) fn build_latency_grid(grid: &Grid, spec: &Search) -> Grid {
-    Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
-}
-
-/// Runs a timing grid. If this process may not measure latencies, reads the stored ones instead.
-pub(super) fn run_timing_grid(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
+/// Measures the latency of cells for the search's prompt. If this process may not measure latencies, reads the stored
+/// ones instead.
+pub(super) fn time_cells(
+    grid: &Grid,
+    step: &str,
+    cells: Vec<Cell>,
+    spec: &Search,
+    env: &SearchEnv<'_>,
+) -> Result<GridOutcome> {
+    let grid = step_grid(grid, step, cells, Evaluate { latency: vec![spec.prompt], ..Evaluate::default() });
     if env.can_time {
-        return (env.run)(grid);
+        return (env.run)(&grid);
     }
-    let outcome = exec::read_stored(grid, env.settings, env.store, &(), &|_, _| ())?;
+    let outcome = exec::read_stored(&grid, env.settings, env.store, &(), &|_, _| ())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
         Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
@@ -75,12 +79,13 @@ pub(super) fn run_timing_grid(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOu
     }
 }
 
-pub(super) fn measured_latency(result: &CellResult, spec: &Search) -> Option<f64> {
-    Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
+/// Returns the mean latency of a cell for a prompt in milliseconds, and the speedup if the dense backbone was timed.
+pub fn measured_latency(result: &CellResult, prompt: &Latency) -> Option<(f64, Option<f64>)> {
+    mean_latency(result.prompt(prompt)?.sample.as_ref()?)
 }
 
 /// Returns the mean latency of prefill and decoding in milliseconds, and the speedup if the dense backbone was timed.
-pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
+fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
     let Some(decode) = &timed.decode else { return Some((read, faster)) };
@@ -269,10 +274,13 @@ pub(super) fn append_gains(
             match &stratum.on {
                 EvalTarget::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| with_draw(drawn, None) == *task) {
-                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
-                        let answered =
-                            answered.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
-                        gains.extend(answered.right().into_iter().map(|is_correct| f64::from(u8::from(is_correct))));
+                        let scores = result.task(drawn).and_then(|task| task.sample.as_ref());
+                        let right = scores.and_then(|scores| {
+                            let main_score = scores.main_score()?;
+                            scores.right(&main_score.metric, &main_score.filter)
+                        });
+                        let right = right.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
+                        gains.extend(right.into_iter().map(|is_correct| f64::from(u8::from(is_correct))));
                     }
                 }
                 EvalTarget::Windows(text_use) => {

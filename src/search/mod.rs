@@ -27,7 +27,9 @@ mod search_summary;
 mod short_name;
 
 pub use candidates::{depths, split_searches};
-pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_FRACTION, Schedule, SearchEnv, held_out_items, mean_latency};
+pub use env::{
+    FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_FRACTION, Schedule, SearchEnv, held_out_items, measured_latency,
+};
 pub use program_path::{build_program, count_layers};
 pub use race::{Elimination, Verdict, eliminate, mean_of_means, pareto_front};
 pub use racing::search;
@@ -342,11 +344,8 @@ impl Costs {
     /// Describes the first bound that these costs violate, or returns `None` if they meet the budget. `dense` is the
     /// latency of the dense backbone in milliseconds, if known.
     pub fn violated_bound(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
-        let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
-        let slow = slow.map(|wanted| format!("predicted speedup {:.3} is below the budget's {wanted}", self.speedup));
-        let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));
-        let late = late.filter(|(most, time)| time > most);
-        let late = late.map(|(most, time)| format!("predicted latency {time:.2} ms exceeds the budget's {most}"));
+        let time = dense.map(|dense| dense / self.speedup);
+        let slow = violated_speed(budget, "predicted", Some(self.speedup), time);
         let large = budget.memory.filter(|most| self.bytes > *most);
         let large = large.map(|most| {
             format!("{:.2} MB of weights exceeds the budget's {:.2}", in_megabytes(self.bytes), in_megabytes(most))
@@ -357,8 +356,18 @@ impl Costs {
             let (share, most) = share.zip(most).filter(|(share, most)| share > most)?;
             Some(format!("{share:.3} {what} exceeds the budget's {most}"))
         });
-        slow.or(late).or(large).or(over)
+        slow.or(large).or(over)
     }
+}
+
+/// Describes the bound on speed that a variant violates, or returns `None` if it violates none. `origin` is `predicted`
+/// or `measured`. Unknown values violate no bound.
+fn violated_speed(budget: &Budget, origin: &str, speedup: Option<f64>, milliseconds: Option<f64>) -> Option<String> {
+    let slow = budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
+    let slow = slow.map(|(wanted, found)| format!("{origin} speedup {found:.3} is below the budget's {wanted}"));
+    let late = budget.latency.zip(milliseconds).filter(|(most, time)| time > most);
+    let late = late.map(|(most, time)| format!("{origin} latency {time:.2} ms exceeds the budget's {most}"));
+    slow.or(late)
 }
 
 /// Cost model for depths whose layers have not been selected yet.

@@ -36,9 +36,7 @@ impl SearchOutcome {
         head.extend(has_cache.then(|| "KV cache".to_owned()));
         let timed = self.candidates.iter().any(|candidate| candidate.milliseconds.is_some());
         head.extend(timed.then(|| "measured".to_owned()));
-        head.extend(
-            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "difference from rival".to_owned()]),
-        );
+        head.extend(self.score_heads("difference from rival"));
         head.extend(["items", "outcome"].map(str::to_owned));
         let mut rows = vec![head];
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
@@ -53,19 +51,25 @@ impl SearchOutcome {
             row.extend(candidate.costs.params.map(format_percent));
             row.extend(candidate.costs.kv_cache.map(format_percent));
             row.extend(timed.then(|| candidate.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
-            for (at, objective) in self.objectives.iter().enumerate() {
-                row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.score_text(score)));
-                row.push(
-                    candidate
-                        .differences
-                        .get(at)
-                        .map_or_else(|| "—".to_owned(), |difference| objective.format_difference(difference)),
-                );
-            }
+            row.extend(self.score_cells(&candidate.scores, &candidate.differences));
             row.extend([candidate.items.to_string(), self.format_outcome(candidate, &names)]);
             rows.push(row);
         }
         rows
+    }
+
+    /// Returns the headings of two columns for each objective: the score and a difference.
+    fn score_heads(&self, difference: &str) -> impl Iterator<Item = String> {
+        self.objectives.iter().flat_map(move |objective| [objective.name.clone(), difference.to_owned()])
+    }
+
+    /// Formats the score and the difference for each objective.
+    fn score_cells(&self, scores: &[Score], differences: &[Score]) -> impl Iterator<Item = String> {
+        self.objectives.iter().enumerate().flat_map(move |(at, objective)| {
+            let score = scores.get(at).map(|score| objective.score_text(score));
+            let difference = differences.get(at).map(|difference| objective.format_difference(difference));
+            [score, difference].map(|text| text.unwrap_or_else(|| "—".to_owned()))
+        })
     }
 
     /// Returns the key by which candidates are sorted in the table.
@@ -104,22 +108,12 @@ impl SearchOutcome {
     /// Returns the table of scores on the held-out items.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
-        head.extend(
-            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "difference from winner".to_owned()]),
-        );
+        head.extend(self.score_heads("difference from winner"));
         let names = self.short_names();
         std::iter::once(head)
             .chain(self.held_out_scores.iter().map(|judged| {
                 let mut row = vec![judged.role.clone(), names.shorten(&judged.cell).to_owned()];
-                for (at, objective) in self.objectives.iter().enumerate() {
-                    row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.score_text(score)));
-                    row.push(
-                        judged
-                            .differences
-                            .get(at)
-                            .map_or_else(|| "—".to_owned(), |difference| objective.format_difference(difference)),
-                    );
-                }
+                row.extend(self.score_cells(&judged.scores, &judged.differences));
                 row
             }))
             .collect()

@@ -7,7 +7,6 @@ use crate::corpus::{Tokenizer, file_format};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{self, parts};
-use crate::linalg::hadamard;
 use crate::model::{Config, check_weights};
 
 /// Model to prune.
@@ -15,12 +14,6 @@ use crate::model::{Config, check_weights};
 pub(super) struct Model {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    pub(super) architecture: &'static str,
-    pub(super) layers: usize,
-    /// Maximum context length in tokens.
-    pub(super) context: Option<usize>,
-    /// Whether the residual stream can be rotated, which requires a Hadamard matrix of the hidden size.
-    pub(super) can_rotate: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
     /// Numbers of layers to remove, from the depths of the grid.
@@ -40,10 +33,6 @@ impl Model {
         Ok(Self {
             name: model_name(folder),
             path: folder.to_owned(),
-            architecture: config.architecture.model_type,
-            layers: config.layers,
-            context: config.max_positions,
-            can_rotate: hadamard::is_supported(config.hidden),
             tokenizer: Arc::new(tokenizer),
             config,
             depths: Vec::new(),
@@ -56,9 +45,8 @@ impl Model {
 pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Whether the text is used for calibration. It may also be scored.
+    /// Whether the text is used for calibration. If not, it is scored.
     pub(super) is_calibration: bool,
-    pub(super) is_scored: bool,
     pub(super) is_generated: bool,
 }
 
@@ -81,14 +69,7 @@ pub(super) fn read_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
             .map(|number| if number == 1 { stem.clone() } else { format!("{stem}-{number}") })
             .find(|name| texts.iter().all(|text| text.name != *name));
         let name = free.unwrap_or_default();
-        let is_calibration = texts.is_empty();
-        texts.push(Corpus {
-            name,
-            path: path.clone(),
-            is_calibration,
-            is_scored: !is_calibration,
-            is_generated: false,
-        });
+        texts.push(Corpus { name, path: path.clone(), is_calibration: texts.is_empty(), is_generated: false });
     }
     Ok(texts)
 }
@@ -201,7 +182,6 @@ fn build_embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpu
         name: name.to_owned(),
         path: folder.join(format!("wiki-{name}.jsonl.gz")),
         is_calibration,
-        is_scored: !is_calibration,
         is_generated: true,
     }
 }

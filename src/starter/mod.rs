@@ -7,8 +7,7 @@ mod split;
 use std::path::{Component, Path, PathBuf};
 
 use find::{Corpus, Model};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, context};
+use minijinja::context;
 use sizes::{DEPTHS, ScoredData, Sizes, last_items};
 pub use split::{SplitText, WrittenParts};
 
@@ -17,8 +16,9 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::files::output::Input;
 use crate::grid::{self, Grid};
+use crate::linalg::hadamard;
 use crate::options::MethodDescription;
-use crate::{criterion, recovery};
+use crate::{criterion, recovery, template};
 
 /// Default window length in tokens, as in the paper's reference code.
 const MAX_LENGTH: usize = 2048;
@@ -103,7 +103,7 @@ impl Starter {
         if starter.models.is_empty() {
             return Err(find::no_model_error(&starter.folder, &starter.skipped_directories));
         }
-        let scored = starter.corpora.iter().zip(&token_counts).filter(|(corpus, _)| corpus.is_scored);
+        let scored = starter.corpora.iter().zip(&token_counts).filter(|(corpus, _)| !corpus.is_calibration);
         let scored_data = ScoredData {
             scored_tokens: scored.map(|(_, count)| count.tokens).collect(),
             tasks: starter.tasks.iter().filter(|(name, _)| SCORED_TASKS.contains(&name.as_str())).count(),
@@ -126,11 +126,9 @@ impl Starter {
 
     /// Returns the input files: the texts, and all files in model directories except grids.
     pub fn inputs(&self) -> Vec<Input> {
-        let listed =
-            self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
+        let listed = self.models.iter().flat_map(|model| files::entries(&model.path).unwrap_or_default());
         let single = self.models.iter().map(|model| model.path.clone());
-        let files =
-            listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !grid::is_yaml(path));
+        let files = listed.chain(single).filter(|path| path.is_file() && !grid::is_yaml(path));
         let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model file", file)).chain(texts).chain(tasks).collect()
@@ -176,7 +174,7 @@ fn choose_windows(
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("no text for calibration"));
     };
-    let context = models.iter().filter_map(|model| model.context).min().unwrap_or(max_length);
+    let context = models.iter().filter_map(|model| model.config.max_positions).min().unwrap_or(max_length);
     // Calibration skips a tenth of the text. The rest must contain two windows.
     let available = (fewest * 9 / 20).min(context).min(max_length);
     if available < MIN_WINDOW_LENGTH {
@@ -204,7 +202,7 @@ impl Starter {
         let corpora = self.corpora.iter().map(|corpus| {
             context! {
                 name => quote_yaml(&corpus.name), path => quote_yaml(&relative_path(&corpus.path, target)),
-                generated => corpus.is_generated, calibrates => corpus.is_calibration, scored => corpus.is_scored,
+                generated => corpus.is_generated, calibrates => corpus.is_calibration,
             }
         });
         let tasks =
@@ -215,7 +213,9 @@ impl Starter {
             .map(|(folder, error)| format!("{}: {}", format_comment_path(folder), error.one_line()));
         let scored =
             self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED_TASKS.contains(&name.as_str()));
-        let patch = if models.iter().all(|model| model.can_rotate) { "linearpatch-rotate" } else { "linearpatch-diag" };
+        // A rotation of the residual stream requires a Hadamard matrix of the hidden size.
+        let can_rotate = models.iter().all(|model| hadamard::is_supported(model.config.hidden));
+        let patch = if can_rotate { "linearpatch-rotate" } else { "linearpatch-diag" };
         let all = [recovery::NONE, "replaceme-ls", patch, "ghosted"];
         let chosen_methods = [&all[..1], last_items(&all, self.sizes.repairs)].concat();
         let values = context! {
@@ -243,13 +243,7 @@ impl Starter {
             known => grid::task_names().join(", "),
             scored => scored.collect::<Vec<_>>(),
         };
-        let mut templates = Environment::new();
-        templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).build().map_err(|error| render_error(&error))?);
-        let text = templates
-            .template_from_str(GRID_TEMPLATE)
-            .and_then(|template| template.render(values))
-            .map_err(|error| render_error(&error))?;
-        Ok(text)
+        template::render("the grid", GRID_TEMPLATE, values)
     }
 
     fn build_model_values(&self, model: &Model, target: &Path) -> minijinja::Value {
@@ -259,7 +253,8 @@ impl Starter {
             name => quote_yaml(&model.name),
             plain => &model.name,
             path => quote_yaml(&relative_path(&model.path, target)),
-            architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
+            architecture => model.config.architecture.model_type, layers => model.config.layers,
+            depths => depths.join(" and "),
         }
     }
 }
@@ -268,10 +263,6 @@ impl Starter {
 fn format_reduced_list(kept: &[&str], all: &[&str]) -> String {
     let [kept_list, all_list] = [kept, all].map(|items| format!("[{}]", items.join(", ")));
     if kept.len() == all.len() { kept_list } else { format!("{kept_list}   # reduced from {all_list} to save time") }
-}
-
-fn render_error(error: &minijinja::Error) -> Error {
-    Error::job("cannot write the grid").found(format!("{error:#}"))
 }
 
 /// Formats one comment line per method, with its label and options.

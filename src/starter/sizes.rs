@@ -106,7 +106,7 @@ fn estimate_flops(sizes: Sizes, models: &[Model], scored_data: &ScoredData) -> f
     let loads: Vec<Load> = texts.chain(tasks).collect();
     let mut flops = 0.0;
     for model in models {
-        let layers = model.layers;
+        let layers = model.config.layers;
         let calibration = Load::windows(sequences * length, length);
         // Storing activations and solving operators take about as long as half a calibration pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);

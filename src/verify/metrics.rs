@@ -12,7 +12,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
 use crate::results::{CHANNELS_FILE, ResultRow, mean, read_frame};
-use crate::tasks::{DocumentResult, Flip, Task};
+use crate::tasks::{Flip, Task};
 
 /// Maximum relative difference between two computations of the same number in f64.
 pub(super) const MAX_ROUNDING_ERROR: f64 = 1e-9;
@@ -126,11 +126,8 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let task = Task::find(task).ok()?;
-    let judged = documents
-        .iter()
-        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone(), task.non_finite))
-        .map(|document| (document.prediction(task.paper_metric), document.is_correct(task.paper_metric)));
-    Some(judged.collect())
+    let kind = task.paper_metric;
+    Some(documents.iter().map(|document| (document.prediction(kind), document.is_correct(kind))).collect())
 }
 
 /// Checks the recorded flips (changed answers) against the recorded answers of the dense and the pruned model.

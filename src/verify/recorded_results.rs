@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::pipeline::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, ResultRow, StoredResults, damaged_frame_error, read_frame};
-use crate::tasks::ChoiceResult;
+use crate::tasks::{ChoiceResult, DocumentResult};
 
 /// Cells in `run.json`.
 #[derive(Debug, Deserialize)]
@@ -45,20 +45,12 @@ pub(super) struct RunBoundary {
     pub(super) m_antisymmetric_norm: f64,
 }
 
-/// Recorded document, with the index of its correct choice (`gold`) and the result for each choice.
-#[derive(Debug, Clone)]
-pub(super) struct RecordedDocument {
-    pub(super) id: usize,
-    pub(super) gold: i64,
-    pub(super) choices: Vec<ChoiceResult>,
-}
-
 #[derive(Debug)]
 pub(super) struct ReferenceRun {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
     /// Documents by cell name and column name; `None` if the folder contains none.
-    pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
+    pub(super) documents: Option<HashMap<(String, String), Vec<DocumentResult>>>,
 }
 
 impl ReferenceRun {
@@ -87,7 +79,7 @@ impl ReferenceRun {
     }
 }
 
-fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
+fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<DocumentResult>>> {
     let frame = read_frame(path)?;
     let bad = |error: polars::prelude::PolarsError| damaged_frame_error(path, &error.to_string());
     let column = |name: &str| frame.column(name).map_err(bad);
@@ -104,13 +96,13 @@ fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedD
     let gold = column("gold")?.i64().map_err(bad)?;
     let values = column("log_likelihood")?.f64().map_err(bad)?;
     let greedy = column("greedy")?.bool().map_err(bad)?;
-    let mut all: HashMap<(String, String), Vec<RecordedDocument>> = HashMap::new();
+    let mut all: HashMap<(String, String), Vec<DocumentResult>> = HashMap::new();
     for row in 0..frame.height() {
         let (Some(cell), Some(task)) = (cells.get(row), tasks.get(row)) else { continue };
         let documents = all.entry((cell.to_owned(), task.to_owned())).or_default();
         if to_count(choices.get(row)) == 0 {
             let gold = gold.get(row).unwrap_or(-1);
-            documents.push(RecordedDocument { id: to_count(ids.get(row)), gold, choices: Vec::new() });
+            documents.push(DocumentResult { id: to_count(ids.get(row)), gold, choices: Vec::new() });
         }
         if let Some(document) = documents.last_mut() {
             document.choices.push(ChoiceResult {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::finding::{CheckKind, CheckResult};
 use super::metrics::{MAX_ROUNDING_ERROR, answer_label, has_task_definition, metric_of};
-use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
+use super::recorded_results::{ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
 use crate::metric::MetricSource;
@@ -13,7 +13,7 @@ use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItem
 use crate::pipeline::identity::{ComputeId, Identity};
 use crate::pipeline::stage::boundary_result::BoundaryResult;
 use crate::results::ResultRow;
-use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+use crate::tasks::{AccuracyKind, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;
 
 /// Results of the checks on one results folder that need recomputed values.
@@ -290,7 +290,7 @@ fn compare_losses(number: &NumberCheck<'_>, recomputed: &[DocumentLoss], check: 
 
 fn compare_choices(
     number: &NumberCheck<'_>,
-    recorded: &RecordedDocument,
+    recorded: &DocumentResult,
     found: &DocumentResult,
     check: &mut CheckResult,
 ) {
@@ -317,19 +317,10 @@ fn is_tie(document: &DocumentResult, kind: AccuracyKind, loss_tolerance: f64) ->
         .choices
         .iter()
         .map(|choice| {
-            (
-                choice.log_likelihood / normalizer(&kind, choice),
-                loss_tolerance * choice.tokens as f64 / normalizer(&kind, choice),
-            )
+            let length = choice.length(kind).max(1) as f64;
+            (choice.log_likelihood / length, loss_tolerance * choice.tokens as f64 / length)
         })
         .collect();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
-}
-
-fn normalizer(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
-    match kind {
-        AccuracyKind::Acc => 1.0,
-        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
-    }
 }

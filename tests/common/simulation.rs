@@ -11,7 +11,7 @@ use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
 use ghostlab::pipeline::stage::boundary_result::BoundaryResult;
-use ghostlab::results::{Sample, StoredResults};
+use ghostlab::results::StoredResults;
 use ghostlab::search::{Schedule, build_program, count_layers, eliminate, held_out_items, mean_of_means, pareto_front};
 use serde_json::Value;
 
@@ -61,13 +61,10 @@ pub fn read_candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program
         let mut task_scores = Vec::new();
         let mut text_scores = Vec::new();
         for number in numbers {
-            match &number.sample {
-                Sample::Right(right) => {
-                    task_scores.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
-                }
-                Sample::Losses(losses) => text_scores.push(losses.iter().map(|loss| -loss).collect()),
-                _ => {}
+            if let Some(right) = number.task_answers() {
+                task_scores.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
             }
+            text_scores.extend(number.losses().map(|losses| losses.iter().map(|loss| -loss).collect()));
         }
         right.push(task_scores);
         losses.push(text_scores);

@@ -259,14 +259,17 @@ pub(super) fn build_sample() -> Page {
     }
 }
 
-fn build_finding() -> FindingRow {
-    FindingRow {
+fn build_finding() -> Finding {
+    Finding {
         severity: Severity::Contradiction,
-        rule: "an average is the mean of its row".into(),
-        position: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
+        check: Check::Average,
+        artifact: "Table 3".into(),
+        row: "llama-3-8b, 7 layers, Shortened LLaMA".into(),
+        column: "acc_average".into(),
         expected: "49.34 (Table 2)".into(),
         found: "49.39".into(),
         note: String::new(),
+        places: "table3.csv:2".into(),
     }
 }
 

@@ -209,7 +209,7 @@ fn gitignore_keeps_only_recorded_files() {
         "results/table2/tiny/run.json",
         "results/table2/tiny/table2.parquet",
     ];
-    let large = ghostlab::artifact::NOT_RECORDED.map(|name| format!("results/table2/tiny/{name}"));
+    let large = ghostlab::results::NOT_RECORDED.map(|name| format!("results/table2/tiny/{name}"));
     let others = [
         "data/store/store.json",
         "reports/here/index.html",

@@ -39,7 +39,8 @@ pub enum ErrorKind {
 }
 
 /// Error with its location, the expected and found values, and a hint.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
 pub struct Error(Box<ErrorParts>);
 
 /// Parts of an error.

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calibrate::{
-    ActivationShape, Activations, HookPoint, InMemory, PassRequest, Similarities, WindowSubset, computed_sites,
+    ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Similarities, WindowSubset, computed_sites,
     run_program,
 };
 use crate::corpus::Windows;
@@ -180,7 +180,7 @@ impl<'a> ShrinkingModel<'a> {
         }
         while selection.scores.len() < spec.depth {
             let score = self.choose_next_removal(criterion, &step_spec, progress)?;
-            let chosen = cut_of_candidate(spec.unit, score.0);
+            let chosen = spec.unit.cut([score.0]);
             selection.removed.extend(&chosen);
             selection.scores.push(score);
             on_step(&selection)?;
@@ -211,10 +211,7 @@ impl<'a> ShrinkingModel<'a> {
                 .with_norms(&norms)
                 .without(excluded);
             let chosen = criterion.select(step_spec, &mut stats)?;
-            let score = chosen
-                .scores
-                .iter()
-                .find(|(candidate, _)| cut_of_candidate(step_spec.unit, *candidate) == chosen.removed);
+            let score = chosen.scores.iter().find(|(candidate, _)| step_spec.unit.cut([*candidate]) == chosen.removed);
             let &score = score
                 .ok_or_else(|| Error::job("the selected candidate has no score").at(chosen.removed.to_string()))?;
             if best.is_none_or(|(_, value)| if lowest_first { score.1 < value } else { score.1 > value }) {
@@ -231,21 +228,13 @@ impl<'a> ShrinkingModel<'a> {
         if criterion.sites(step_spec).is_empty() {
             return vec![self.removed.clone()];
         }
-        let mut candidates: Vec<Cut> = match step_spec.unit.is_layers() {
-            true => (0..step_spec.layers).map(|layer| Cut::layers([layer])).collect(),
-            false => step_spec
-                .unit
-                .candidates(step_spec.layers)
-                .into_iter()
-                .map(|sublayer| Cut::sublayers([sublayer]))
-                .collect(),
-        };
-        candidates.retain(|cut| cut.iter().all(|(layer, kind)| !self.removed.contains(layer, kind)));
+        let candidates = step_spec.remaining(&self.removed);
         // A candidate needs at most two hook points: its input and its output.
         let max_candidates = (self.activation_bytes / (2 * self.shape().bytes()).max(1)).max(1) as usize;
         let groups = candidates.chunks(max_candidates).map(|group| {
             let mut excluded = self.removed.clone();
-            candidates.iter().filter(|candidate| !group.contains(candidate)).for_each(|cut| excluded.extend(cut));
+            let others = candidates.iter().copied().filter(|candidate| !group.contains(candidate));
+            excluded.extend(&step_spec.unit.cut(others));
             excluded
         });
         groups.collect()
@@ -274,10 +263,7 @@ impl<'a> ShrinkingModel<'a> {
     /// # Errors
     /// See [`Self::select`].
     pub fn replay(&mut self, unit: DepthUnit, selection: &Selection, progress: &mut Progress<'_>) -> Result<()> {
-        selection
-            .scores
-            .iter()
-            .try_for_each(|&(candidate, _)| self.remove(&cut_of_candidate(unit, candidate), progress))
+        selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&unit.cut([candidate]), progress))
     }
 
     /// Builds the request for the measurements that a criterion needs. Keeps only pairs of hook points that the pruned
@@ -290,10 +276,7 @@ impl<'a> ShrinkingModel<'a> {
         let candidates = spec.unit.candidates(spec.layers).into_iter();
         let ends: BTreeSet<usize> = candidates
             .filter(|&(layer, kind)| !excluded.contains(layer, kind))
-            .flat_map(|(layer, kind)| {
-                let input = HookPoint::Stream(layer).position() + usize::from(kind == Sublayer::Mlp);
-                [input, input + 1]
-            })
+            .flat_map(|(layer, kind)| Pair::around(layer, kind).ends().map(HookPoint::position))
             .collect();
         let sites =
             criterion.sites(spec).into_iter().filter(|site| computed.contains(site) && ends.contains(&site.position()));
@@ -373,11 +356,6 @@ impl<'a> ShrinkingModel<'a> {
         });
         Ok(RemainingLayer { layer, edits: edits.collect() })
     }
-}
-
-/// Returns the cut that removes one candidate, given by its layer or sublayer index.
-fn cut_of_candidate(unit: DepthUnit, candidate: usize) -> Cut {
-    if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }
 
 /// Maps a hook point in the layer before a span to the nearest remaining layer before it, or to `None` if there is

@@ -9,6 +9,8 @@
 //! assert!(error.to_string().contains("unknown field `slover`"));
 //! ```
 
+use std::fmt::Display;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -60,6 +62,8 @@ pub struct RegistryEntry<M: ?Sized> {
     pub short: &'static str,
     /// Cases in which the official code deviates from the formulas in the publication.
     pub deviations: &'static [Deviation],
+    /// Option that most methods have and this one refuses, and the reason for the error message.
+    pub refused: Option<(&'static str, &'static str)>,
     build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
@@ -100,6 +104,7 @@ impl<M: ?Sized> RegistryEntry<M> {
             version: 1,
             short: name,
             deviations: &[],
+            refused: None,
             build,
             resolve: resolve::<T>,
             schema: schema::<T>,
@@ -149,6 +154,13 @@ impl<M: ?Sized> RegistryEntry<M> {
         self
     }
 
+    /// Sets the option that this method refuses although most methods have it, and the reason.
+    #[must_use]
+    pub const fn refusing(mut self, option: &'static str, reason: &'static str) -> Self {
+        self.refused = Some((option, reason));
+        self
+    }
+
     #[must_use]
     pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
         self.variants = variants;
@@ -160,6 +172,11 @@ impl<M: ?Sized> RegistryEntry<M> {
     pub const fn resolving(mut self, resolve: fn(&str, &Options) -> Result<Options>) -> Self {
         self.resolve = resolve;
         self
+    }
+
+    /// Returns the variant that an option value selects, if any.
+    pub fn variant(&self, option: &str, value: &str) -> Option<&Variant> {
+        self.variants.iter().find(|variant| variant.option == option && variant.value == value)
     }
 
     /// Builds the method with the given options.
@@ -256,12 +273,22 @@ pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
     }
 }
 
+/// Creates the error for option values that a method does not accept.
+pub fn invalid_options(method: &str, expected: impl Display, found: impl Display) -> Error {
+    Error::bad_input(format!("invalid options for `{method}`")).expected(expected).found(found)
+}
+
+/// Returns the registry entry with this name, if any.
+pub fn find<'a, M: ?Sized>(name: &str, entries: &'a [RegistryEntry<M>]) -> Option<&'a RegistryEntry<M>> {
+    entries.iter().find(|entry| entry.appearance.name == name)
+}
+
 /// Returns the registry entry with this name.
 ///
 /// # Errors
 /// Fails if the name is unknown. The message contains `noun`, lists the known names and suggests the closest match.
 pub fn lookup<'a, M: ?Sized>(noun: &str, name: &str, entries: &'a [RegistryEntry<M>]) -> Result<&'a RegistryEntry<M>> {
-    entries.iter().find(|entry| entry.appearance.name == name).ok_or_else(|| {
+    find(name, entries).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.appearance.name);
         Error::bad_input(format!("unknown {noun} `{name}`")).none_of(name, names)
     })
@@ -269,7 +296,7 @@ pub fn lookup<'a, M: ?Sized>(noun: &str, name: &str, entries: &'a [RegistryEntry
 
 /// Returns the deviations of a method's official code that apply to `case`, or an empty list for an unknown method.
 pub fn deviations<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
-    let known = entries.iter().find(|entry| entry.appearance.name == name).map_or(&[][..], |entry| entry.deviations);
+    let known = find(name, entries).map_or(&[][..], |entry| entry.deviations);
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
@@ -291,7 +318,7 @@ fn parse_name<'a, 'n, M: ?Sized>(
     entries: &'a [RegistryEntry<M>],
 ) -> Option<(&'a RegistryEntry<M>, Option<&'a Variant>, Option<&'n str>)> {
     let (method, words) = name.split_once(':').map_or((name, None), |(method, words)| (method, Some(words)));
-    let entry = entries.iter().find(|entry| entry.appearance.name == method)?;
+    let entry = find(method, entries)?;
     let Some(words) = words else { return Some((entry, None, None)) };
     let (first, others) = words.split_once(':').map_or((words, None), |(first, others)| (first, Some(others)));
     match entry.variants.iter().find(|variant| variant.word == first) {

@@ -42,7 +42,7 @@ pub struct Interval {
 pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     let smaller = only_a.min(only_b);
     let differing = only_a.saturating_add(only_b);
-    (2.0 * binomial_cdf(smaller, differing, 0.5)).min(1.0)
+    (2.0 * lower_tail(smaller, differing)).min(1.0)
 }
 
 /// Paired results for two variants on one task. A question is discordant if exactly one variant answers it correctly.
@@ -85,8 +85,7 @@ pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f6
         .abs();
     let outcomes = groups.iter().try_fold(1_u64, |product, group| product.checked_mul(group.only_a + group.only_b + 1));
     if outcomes.is_some_and(|outcomes| outcomes <= MAX_ENUMERATED_OUTCOMES) {
-        return tail_probability(&groups, 0.0, 1.0, &group_weight, &|difference| is_as_extreme(difference, observed))
-            .min(1.0);
+        return tail_probability(&groups, 0.0, 1.0, observed).min(1.0);
     }
     let mut random = Mt64::new(seed);
     let mut hits = 0;
@@ -110,22 +109,18 @@ fn is_as_extreme(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
-/// Computes the probability that `is_far` holds for the difference summed over all groups. `sum` is the difference over
-/// the groups before `groups`, and `chance` is its probability. A group contains the discordant questions from all
-/// tasks of the same size.
-fn tail_probability(
-    groups: &[DiscordantCounts],
-    sum: f64,
-    chance: f64,
-    weight: &dyn Fn(&DiscordantCounts) -> f64,
-    is_far: &dyn Fn(f64) -> bool,
-) -> f64 {
-    let Some((first, rest)) = groups.split_first() else { return if is_far(sum) { chance } else { 0.0 } };
+/// Computes the probability that the difference summed over all groups is as extreme as `observed`. `sum` is the
+/// difference over the groups before `groups`, and `chance` is its probability. A group contains the discordant
+/// questions from all tasks of the same size.
+fn tail_probability(groups: &[DiscordantCounts], sum: f64, chance: f64, observed: f64) -> f64 {
+    let Some((first, rest)) = groups.split_first() else {
+        return if is_as_extreme(sum, observed) { chance } else { 0.0 };
+    };
     let flips = first.only_a + first.only_b;
     (0..=flips)
         .map(|heads| {
-            let sum = sum + weight(first) * (2.0 * count_to_f64(heads) - count_to_f64(flips));
-            tail_probability(rest, sum, chance * binomial_probability(heads, flips, 0.5), weight, is_far)
+            let sum = sum + group_weight(first) * (2.0 * count_to_f64(heads) - count_to_f64(flips));
+            tail_probability(rest, sum, chance * heads_probability(heads, flips), observed)
         })
         .sum()
 }
@@ -204,34 +199,19 @@ fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     sorted[index] + (next - sorted[index]) * position.fract()
 }
 
-/// Computes P(X ≤ k) for a binomial distribution with n trials and probability p, where k ≤ n and 0 ≤ p ≤ 1.
-fn binomial_cdf(k: u64, n: u64, p: f64) -> f64 {
-    if k == n || p == 0.0 {
-        return 1.0;
-    }
-    if p == 1.0 {
-        return 0.0;
-    }
-    // Sum the tail that does not contain the mode. Its terms decrease, so stop once a term no longer changes the sum.
-    if count_to_f64(k) <= count_to_f64(n) * p {
-        binomial_lower_tail(k, n, p)
-    } else {
-        1.0 - binomial_lower_tail(n - k - 1, n, 1.0 - p)
-    }
-}
-
-fn binomial_lower_tail(k: u64, n: u64, p: f64) -> f64 {
-    let odds = (1.0 - p) / p;
+/// Computes the probability of at most `k` heads in `n` flips of a fair coin, where k ≤ n / 2. The terms of the sum
+/// decrease, so it ends once a term no longer changes it.
+fn lower_tail(k: u64, n: u64) -> f64 {
     let mut term = 1.0;
     let mut sum = 1.0;
     for i in (1..=k).rev() {
-        term *= count_to_f64(i) / count_to_f64(n - i + 1) * odds;
+        term *= count_to_f64(i) / count_to_f64(n - i + 1);
         sum += term;
         if term < sum * 1e-17 {
             break;
         }
     }
-    (binomial_probability(k, n, p) * sum).min(1.0)
+    (heads_probability(k, n) * sum).min(1.0)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of answers are far below 2⁵³")]
@@ -239,21 +219,20 @@ fn count_to_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// Computes P(X = k) for a binomial distribution, where 0 < p < 1. Uses Loader's saddle-point expansion, which avoids
-/// overflow and cancellation.
-fn binomial_probability(k: u64, n: u64, p: f64) -> f64 {
-    let q = 1.0 - p;
+/// Computes the probability of exactly `k` heads in `n` flips of a fair coin. Uses Loader's saddle-point expansion,
+/// which avoids overflow and cancellation.
+fn heads_probability(k: u64, n: u64) -> f64 {
     let x = count_to_f64(k);
     let y = count_to_f64(n - k);
     let total = count_to_f64(n);
-    if k == 0 {
-        return (total * (-p).ln_1p()).exp();
+    if k == 0 || k == n {
+        return (total * (-0.5_f64).ln_1p()).exp();
     }
-    if k == n {
-        return (total * (-q).ln_1p()).exp();
-    }
-    let exponent =
-        stirling_error(n) - stirling_error(k) - stirling_error(n - k) - deviance(x, total * p) - deviance(y, total * q);
+    let exponent = stirling_error(n)
+        - stirling_error(k)
+        - stirling_error(n - k)
+        - deviance(x, total * 0.5)
+        - deviance(y, total * 0.5);
     (total / (std::f64::consts::TAU * x * y)).sqrt() * exponent.exp()
 }
 
@@ -264,8 +243,12 @@ fn stirling_error(n: u64) -> f64 {
         let factorial: f64 = (1..=n).map(count_to_f64).product();
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
+    stirling_series(x)
+}
+
+/// Computes Stirling's series. For x ≥ 16, its remainder is below 1e-15.
+fn stirling_series(x: f64) -> f64 {
     let square = x * x;
-    // For n ≥ 16, the remainder of Stirling's series is below 1e-15.
     (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
         / x
 }

@@ -104,36 +104,6 @@ fn sample_flips(seed: u64, unequal_tasks: &[DiscordantCounts]) -> f64 {
     sign_flip_test(unequal_tasks, 20_000, seed)
 }
 
-/// Returns the probability of getting at least `correct` of `total` questions right by guessing.
-fn upper_tail(correct: u64, total: u64, chance: f64) -> f64 {
-    binomial_cdf(total - correct, total, 1.0 - chance)
-}
-
-#[test]
-fn binomial_tail_matches_hand_computed_values() {
-    // Expected: (1 + 10 + 45) / 2¹⁰.
-    assert_close(upper_tail(8, 10, 0.5), 56.0 / 1024.0);
-    // Expected: 1 − (3/4)⁴, and (1/4)⁴.
-    assert_close(upper_tail(1, 4, 0.25), 1.0 - 81.0 / 256.0);
-    assert_close(upper_tail(4, 4, 0.25), 1.0 / 256.0);
-    assert_eq!(upper_tail(0, 10, 0.25), 1.0);
-    assert_eq!(upper_tail(0, 0, 0.25), 1.0);
-    assert_eq!(upper_tail(1, 10, 0.0), 0.0);
-    assert_eq!(upper_tail(10, 10, 1.0), 1.0);
-    assert_close(upper_tail(700, 2376, 0.25), 4.509393625452727e-07);
-    assert_close(upper_tail(550, 2376, 0.25), 0.9831034224752427);
-}
-
-#[test]
-fn binomial_tails_sum_to_one() {
-    for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
-        for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
-            let sum = binomial_cdf(k, n, p) + upper_tail(k + 1, n, p);
-            assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
-        }
-    }
-}
-
 /// Returns losses that vary by about 1 between windows, and whose paired differences are `shift` plus a small
 /// variation.
 fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {

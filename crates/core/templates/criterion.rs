@@ -4,9 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
-};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, build};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 
@@ -21,10 +19,6 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<MyCriterion>(NAME
 struct MyCriterion {}
 
 impl Criterion for MyCriterion {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
-    }
-
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         (0..=cut.layers - cut.depth)
             .map(|from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + cut.depth })
@@ -36,7 +30,7 @@ impl Criterion for MyCriterion {
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(cut, self.pairs(cut), stats, |angle| -angle)
+        Selection::best_block(cut, stats.remaining_similarities(self.pairs(cut))?, true)
     }
 }
 

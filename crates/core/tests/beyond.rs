@@ -157,7 +157,7 @@ fn build_lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
 
 fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &CalibrationResult, depth: usize) -> Selection {
     let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
-    rule.check(&cut).unwrap();
+    rule.check("lorp", &cut).unwrap();
     let mut none = no_trials;
     let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
     rule.select(&cut, &mut stats).unwrap()

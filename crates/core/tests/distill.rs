@@ -10,7 +10,7 @@ use candle_core::Device;
 use ghostlab_core::calibrate::{HookPoint, in_memory};
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Training, top_tokens};
-use ghostlab_core::model::{Batch, Config, Decoder, Model, Operator, Program, Step};
+use ghostlab_core::model::{Batch, Config, Decoder, Model, Operator, Program, Step, Sublayer};
 use serde_json::json;
 
 fn to_f64(values: &[f32]) -> Vec<f64> {
@@ -93,8 +93,8 @@ fn differentiable_layers_give_the_logits_of_the_engine() {
                 // Compare the differentiable layers with the engine from this layer on.
                 let ours = tail.logits(&x).unwrap();
                 for layer in 2..decoder.config().layers {
-                    x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-                    x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+                    x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Attention, layer), &x).unwrap();
+                    x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Mlp, layer), &x).unwrap();
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let error = relative_error(&flat(&ours), &flat(&theirs));
@@ -102,8 +102,8 @@ fn differentiable_layers_give_the_logits_of_the_engine() {
                 assert!(error <= 1e-5, "{name}: {error:e}");
                 return;
             }
-            x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
-            x = decoder.advance(&batch, &Step::Mlp(layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Attention, layer), &x).unwrap();
+            x = decoder.advance(&batch, &Step::Sublayer(Sublayer::Mlp, layer), &x).unwrap();
         }
     });
 }

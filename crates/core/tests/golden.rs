@@ -282,7 +282,7 @@ fn published_removal_orders_need_no_calibration() {
             depth: number_of("depth", case),
             unit: DepthUnit::Layers,
         };
-        rule.check(&cut).unwrap();
+        rule.check("shortened-llama", &cut).unwrap();
         assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
         let mut none = no_trials;
         let similarities = Similarities::default();

@@ -84,7 +84,7 @@ struct CriterionInputs<'a> {
 fn select(inputs: &CriterionInputs<'_>, name: &str, options: &Value, depth: usize) -> Selection {
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
     let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth, unit: DepthUnit::Layers };
-    criterion.check(&cut).unwrap();
+    criterion.check(name, &cut).unwrap();
     let similarities = &inputs.calibrated.similarities;
     let selection = criterion.select(
         &cut,

@@ -40,7 +40,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
         let mut programs = sample_programs(layers, channels);
         let edit = Operator::diagonal(vec![1.1; channels]).unwrap();
         let mut edited = Program::dense(layers);
-        let last = edited.0.iter_mut().find(|step| **step == Step::Mlp(layers - 1)).unwrap();
+        let last = edited.0.iter_mut().find(|step| **step == Step::Sublayer(Sublayer::Mlp, layers - 1)).unwrap();
         *last = Step::Edited(Sublayer::Mlp, layers - 1, edit);
         programs.push(edited);
         let ids: Vec<u32> = (0..600).map(|i| (i * 31 % 317) as u32).collect();

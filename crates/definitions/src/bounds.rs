@@ -58,7 +58,7 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
 }
 
 /// Returns the byte offset of the next `{{` or `{%` in a template.
-pub(crate) fn next_tag(text: &str) -> Option<usize> {
+fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 

@@ -1,6 +1,6 @@
 //! Built-in definitions of the paper's nine tasks, in the format of lm-evaluation-harness.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
@@ -8,8 +8,7 @@ use ghostlab_core::tasks::{DocumentLimit, Questions, Solutions, Task as Known, T
 use rayon::prelude::*;
 
 use crate::definition::Definition;
-use crate::row::Row;
-use crate::rows::{FileRows, table};
+use crate::rows::FileRows;
 use crate::task::Task;
 use crate::yaml::parse;
 
@@ -49,7 +48,7 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
 
 fn read_definition(name: &str, text: &str) -> Result<Definition> {
     let definition = Definition::read(&parse(text, &format!("{name}.yaml"))?)?;
-    Ok(Definition { non_finite: Known::find(name)?.non_finite, ..definition })
+    Ok(Definition { non_finite: Known::NON_FINITE, ..definition })
 }
 
 /// Reads the documents of a built-in task from `path`, which is a file or a folder that contains the task's split.
@@ -70,21 +69,12 @@ pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
     Ok(FileRows { splits: [(definition(known)?.evaluated_split().to_owned(), known.files(path)?)].into() })
 }
 
-/// Reads the rows of a built-in task from the given files, in order.
-///
-/// # Errors
-/// Fails if a file cannot be read.
-pub fn rows(definition: &Definition, files: &[PathBuf]) -> Result<Vec<Row>> {
-    let all = files.iter().map(|file| table(file, definition.data.columns()));
-    Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", definition.name)))?.concat())
-}
-
 /// Returns the data for scoring tokenized documents: gold answers, and the length of each choice in characters, bytes
 /// and tokens.
 ///
 /// # Errors
 /// Fails if the tokens do not match the documents or a gold answer is not an index.
-pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<TokenizedRequest>]) -> Result<Solutions> {
+pub fn solutions(known: &'static Known, task: &Task, tokens: &[Vec<TokenizedRequest>]) -> Result<Solutions> {
     if tokens.len() != task.documents.len() {
         return Err(mismatched_requests_error(known).found(format!(
             "{} of {} documents",

@@ -7,7 +7,7 @@ use crate::aggregate::{Aggregation, Item, TaskScore, aggregate_group};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice_at;
-use crate::task::{Request, Task};
+use crate::task::Task;
 use crate::value::Value;
 
 /// Model answer to a request.
@@ -43,32 +43,6 @@ pub struct TaskScoreWithItems {
     pub chosen: Vec<Value>,
 }
 
-/// Computes the scores of a task for every metric and filter pipeline. `draws` is the number of bootstrap samples
-/// ([`BOOTSTRAP_DRAWS`](crate::aggregate::BOOTSTRAP_DRAWS) in lm-evaluation-harness).
-///
-/// # Errors
-/// Fails if the answers do not match the requests, or if a filter or metric rejects them.
-pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
-    if requests.len() != answers.len() {
-        return Err(Error::bad_input("the number of answers differs from the number of requests")
-            .expected(requests.len())
-            .found(answers.len()));
-    }
-    let mut rest = answers;
-    let documents: Vec<Vec<Answer>> = requests
-        .chunk_by(|a, b| a.document == b.document)
-        .map(|requests| {
-            let (document_answers, later) = rest.split_at(requests.len());
-            rest = later;
-            document_answers.to_vec()
-        })
-        .collect();
-    Ok(score_task(task, &documents, &|metric, items| metric.error(items, draws))?
-        .into_iter()
-        .map(|metric| metric.score)
-        .collect())
-}
-
 /// Function that computes the standard error of an aggregate from its items.
 pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
 
@@ -76,7 +50,7 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 /// request order. Standard errors come from the callback `error`, so that callers can cache slow ones.
 ///
 /// # Errors
-/// Fails in the same cases as [`scores`].
+/// Fails if the answers do not match the requests, or if a filter or metric rejects them.
 pub fn score_task(
     task: &Task,
     documents: &[Vec<Answer>],
@@ -118,7 +92,7 @@ pub struct MetricItems<'a> {
 /// answers for it. All filtering and per-document scoring happens here.
 ///
 /// # Errors
-/// Fails in the same cases as [`scores`].
+/// Fails in the same cases as [`score_task`].
 pub fn metric_items<'a, 'b>(
     task: &'a Task,
     documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),

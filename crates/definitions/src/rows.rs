@@ -186,10 +186,12 @@ fn build_row(value: Value, location: String) -> Result<Row> {
 }
 
 fn read_json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>> {
-    let mut values = JsonRows::new(reader, path, zipped).checked(check_row_bytes);
+    let mut values = JsonRows::new(reader, path, zipped);
     let mut rows = Vec::new();
-    while let Some(value) = values.next_value(PhantomData::<Value>)? {
+    while values.advance()? {
         let location = values.location();
+        check_row_bytes(values.row()).map_err(|error| error.at(&location))?;
+        let value = values.parse(PhantomData::<Value>)?;
         tabular::check_count(rows.len(), &location)?;
         rows.push(build_row(value, location)?);
     }

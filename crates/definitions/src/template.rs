@@ -6,11 +6,12 @@ use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::panics;
+use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
-use crate::bounds::{check_operators, next_tag};
+use crate::bounds::check_operators;
 use crate::exchange::{MAX_BYTES, printed, python, text, variables};
 use crate::jinja::rewrite::rewrite_operators;
 use crate::jinja::{extend, reset_render_state};
@@ -230,54 +231,21 @@ fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
 
 /// Returns the filters, tests and methods used in a template as pairs such as `("filter", "trim")`.
 fn find_names(source: &str) -> Vec<(&'static str, String)> {
+    let tokens = tokenize(source, false, SyntaxConfig::default());
+    let tokens: Vec<Token<'_>> = tokens.map_while(|token| Some(token.ok()?.0)).collect();
     let mut found = Vec::new();
-    let mut rest = source;
-    while let Some(open) = next_tag(rest) {
-        rest = &rest[open + 2..];
-        let mut quote = None;
-        let mut code = String::new();
-        let mut last = ' ';
-        let mut end = rest.len();
-        for (position, c) in rest.char_indices() {
-            match quote {
-                Some(mark) if c == mark && last != '\\' => quote = None,
-                Some(_) => {}
-                None if c == '\'' || c == '"' => {
-                    quote = Some(c);
-                    code.push('\'');
-                }
-                None if c == '}' && (last == '}' || last == '%') => {
-                    end = position + 1;
-                    break;
-                }
-                None => code.push(c),
-            }
-            last = if last == '\\' && c == '\\' { ' ' } else { c };
-        }
-        rest = &rest[end..];
-        for (position, _) in code.match_indices('|') {
-            found.push(("filter", first_word(&code[position + 1..])));
-        }
-        for (position, _) in code.match_indices(" is ") {
-            let after = code[position + 4..].trim_start();
-            found.push(("test", first_word(after.strip_prefix("not ").unwrap_or(after))));
-        }
-        for (position, _) in code.match_indices('.') {
-            let name = first_word(&code[position + 1..]);
-            if code[position + 1..].starts_with(&format!("{name}("))
-                && !code[..position].ends_with("loop")
-                && !name.is_empty()
-            {
-                found.push(("method", name));
-            }
-        }
+    for at in 0..tokens.len() {
+        let is_in_loop = at > 0 && matches!(tokens[at - 1], Token::Ident("loop"));
+        let (kind, name) = match &tokens[at..] {
+            [Token::Pipe, Token::Ident(name), ..] => ("filter", name),
+            [Token::Ident("is"), Token::Ident("not"), Token::Ident(name), ..]
+            | [Token::Ident("is"), Token::Ident(name), ..] => ("test", name),
+            [Token::Dot, Token::Ident(name), Token::ParenOpen, ..] if !is_in_loop => ("method", name),
+            _ => continue,
+        };
+        found.push((kind, (*name).to_owned()));
     }
-    found.retain(|(_, name)| !name.is_empty());
     found
-}
-
-fn first_word(text: &str) -> String {
-    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
 }
 
 #[cfg(test)]

@@ -337,28 +337,30 @@ fn float_repr(number: f64) -> String {
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
+/// Returns whether Python's `str.isprintable` accepts a character. It rejects control, format and unassigned characters,
+/// and all separators except the space.
+pub(crate) fn is_printable(character: char) -> bool {
+    static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
+    let mut buffer = [0; 4];
+    let text = &*character.encode_utf8(&mut buffer);
+    NONPRINTABLE.as_ref().is_none_or(|hidden| !hidden.is_match(text).unwrap_or(false))
+}
+
 /// Formats a string like Python's `repr`. Uses double quotes only if it contains a single quote and no double quote.
 fn text_repr(text: &str) -> String {
-    /// Characters that Python's `str.isprintable` considers nonprintable: control, format and unassigned characters,
-    /// and all separators except the space.
-    static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
     for c in text.chars() {
-        let mut buffer = [0; 4];
-        let hidden = c != ' '
-            && (c.is_ascii_control()
-                || !c.is_ascii()
-                    && NONPRINTABLE
-                        .as_ref()
-                        .is_some_and(|hidden| hidden.is_match(&*c.encode_utf8(&mut buffer)).unwrap_or(false)));
         match c {
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if c == quote => out.extend(['\\', c]),
-            _ if !hidden => out.push(c),
+            _ if is_printable(c) => out.push(c),
             _ => match c as u32 {
                 code @ ..=0xff => out.push_str(&format!("\\x{code:02x}")),
                 code @ ..=0xffff => out.push_str(&format!("\\u{code:04x}")),

@@ -8,7 +8,7 @@ mod request;
 use ghostlab_core::error::Result;
 use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, aggregate_group};
 use ghostlab_definitions::definition::Data;
-use ghostlab_definitions::results::{score_task, scores};
+use ghostlab_definitions::results::{Score, score_task};
 use ghostlab_definitions::yaml::parse;
 use ghostlab_definitions::{
     Answer, ChatTemplate, Definition, PromptSettings, Request, RequestKind, Row, Rows, Task, Value,
@@ -48,6 +48,22 @@ fn task_of(text: &str, rows: &'static str) -> Result<Task> {
 
 fn requests_of(text: &str, settings: &PromptSettings<'_>) -> Vec<Request> {
     task_of(text, ROWS).unwrap().requests(&ListRows(ROWS), settings).unwrap()
+}
+
+/// Computes the scores for the answers to all requests. `draws` is the number of bootstrap samples.
+fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
+    assert_eq!(requests.len(), answers.len());
+    let mut rest = answers;
+    let documents: Vec<Vec<Answer>> = requests
+        .chunk_by(|a, b| a.document == b.document)
+        .map(|requests| {
+            let (document_answers, later) = rest.split_at(requests.len());
+            rest = later;
+            document_answers.to_vec()
+        })
+        .collect();
+    let scored = score_task(task, &documents, &|aggregation, items| aggregation.error(items, draws))?;
+    Ok(scored.into_iter().map(|scored| scored.score).collect())
 }
 
 fn with_shots(count: usize) -> PromptSettings<'static> {

@@ -52,11 +52,6 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Returns the URL of the repository's page, on which users accept its license.
-    fn page_url(&self) -> String {
-        page_url(self.endpoint, &self.source.repo)
-    }
-
     /// Makes response text safe to quote: redacts the token, truncates the text, and escapes control characters.
     pub(crate) fn sanitize_remote_text(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.redact(text));
@@ -103,12 +98,12 @@ impl RequestContext<'_> {
     }
 
     fn header(&self, headers: &HeaderMap, name: &str) -> Option<String> {
-        headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.sanitize_remote_text(text))
+        header_text(name, headers).map(|text| self.sanitize_remote_text(text))
     }
 
     fn status_error(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
         let repo = &self.source.repo;
-        let page = self.page_url();
+        let page = page_url(self.endpoint, repo);
         let error = |what: String| Error::missing(what).at(self.location()).found(why);
         let tokens_url = format!("{}settings/tokens", self.endpoint);
         let token_hint = match self.token {
@@ -144,6 +139,7 @@ impl RequestContext<'_> {
     }
 }
 
+/// Returns the URL of the repository's page, on which users accept its license.
 pub(crate) fn page_url(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ghostlab_core::error::{Error, Result};
@@ -12,7 +12,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
-use crate::answer::{RequestContext, RequestFailure};
+use crate::answer::{RequestContext, RequestFailure, header_text};
 use crate::cache::Cache;
 use crate::event::{Event, Reporter};
 use crate::name::BlobName;
@@ -60,6 +60,13 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) context: RequestContext<'a>,
 }
 
+impl<'a> HubRequest<'a> {
+    /// Creates a request for a whole file or document.
+    pub(crate) fn new(method: Method, url: Url, context: RequestContext<'a>) -> Self {
+        Self { method, url, start: 0, etag: None, storage_etag: None, context }
+    }
+}
+
 /// Final response to a request, and the headers of all responses from the Hub itself.
 pub(crate) struct Reply {
     pub(crate) response: Response,
@@ -72,7 +79,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).and_then(|value| value.to_str().ok())
+        header_text(name, &self.headers)
     }
 }
 
@@ -335,8 +342,8 @@ fn add_jitter(delay: Duration) -> Duration {
 }
 
 /// Returns the display name of a file for messages and events.
-pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> {
-    format!("{}/{name}", source.repo).into()
+pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> String {
+    format!("{}/{name}", source.repo)
 }
 
 /// Polling interval for the interruption flag.

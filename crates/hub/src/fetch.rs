@@ -205,7 +205,7 @@ impl Downloads<'_> {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let file = display_name(&repo.source, &file.name).to_string();
+                    let file = display_name(&repo.source, &file.name);
                     self.control.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
                     outcome.failures.push((file, error));
                 }

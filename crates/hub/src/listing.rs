@@ -6,8 +6,10 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::answer::header_text;
 use crate::client::{FetchControl, Hub, HubRequest, await_network};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
+use crate::plan::KnownFile;
 use crate::repo::Source;
 
 /// Characters that are percent-encoded in URLs: all except letters, digits and `-._~`.
@@ -16,17 +18,6 @@ const PERCENT_ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').r
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum number of pages in a file list.
 const MAX_LISTING_PAGES: usize = 1000;
-
-/// File in a listing from the Hub.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ListedFile {
-    pub(crate) name: FileName,
-    pub(crate) bytes: u64,
-    /// SHA-256, which the Hub lists only for large files.
-    pub(crate) sha256: Option<ContentHash>,
-    /// Name of the blob in the cache, which is the SHA-256 or the Git hash of the file.
-    pub(crate) blob: BlobName,
-}
 
 #[derive(Deserialize)]
 struct Revision {
@@ -39,6 +30,7 @@ enum ListingEntry {
     File {
         path: FileName,
         size: u64,
+        /// Git hash of the file, or of the pointer to a large file.
         oid: BlobName,
         lfs: Option<LargeFile>,
     },
@@ -76,7 +68,7 @@ impl Hub {
         folder: &str,
         is_recursive: bool,
         control: FetchControl<'_>,
-    ) -> Result<Vec<ListedFile>> {
+    ) -> Result<Vec<(FileName, KnownFile)>> {
         let folder: String = folder
             .split('/')
             .filter(|part| !part.is_empty())
@@ -88,11 +80,11 @@ impl Hub {
         for _ in 0..MAX_LISTING_PAGES {
             let (entries, next) = self.get_json::<Vec<ListingEntry>>(source, url.clone(), control).await?;
             files.extend(entries.into_iter().filter_map(|entry| match entry {
-                ListingEntry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
-                    Some(ListedFile { name, bytes: size, sha256: Some(oid.clone()), blob: oid.into() })
+                ListingEntry::File { path, lfs: Some(LargeFile { oid, size }), .. } => {
+                    Some((path, KnownFile { bytes: Some(size), sha256: Some(oid.clone()), blob: Some(oid.into()) }))
                 }
-                ListingEntry::File { path: name, size, oid, lfs: None } => {
-                    Some(ListedFile { name, bytes: size, sha256: None, blob: oid })
+                ListingEntry::File { path, size, oid, lfs: None } => {
+                    Some((path, KnownFile { bytes: Some(size), sha256: None, blob: Some(oid) }))
                 }
                 ListingEntry::Other => None,
             }));
@@ -113,12 +105,11 @@ impl Hub {
         control: FetchControl<'_>,
     ) -> Result<(T, Option<Url>)> {
         let context = self.request_context(source, None);
-        let request =
-            HubRequest { method: Method::GET, url: url.clone(), start: 0, etag: None, storage_etag: None, context };
+        let request = HubRequest::new(Method::GET, url.clone(), context);
         let mut tries = 0;
         let (body, next) = loop {
             let mut reply = self.send(&request, control).await?;
-            let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
+            let link = header_text("link", reply.response.headers());
             let next = link.and_then(next_page_url).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_hub_url(next)) {
                 return Err(self.endpoint_error(source, "a file list that continues on another host"));

@@ -96,11 +96,6 @@ impl Commit {
 }
 
 impl BlobName {
-    /// Parses an ETag such as `"abc"` or `W/"abc"`.
-    pub(crate) fn from_etag(etag: &str) -> Result<Self> {
-        Self::new(strip_etag(etag))
-    }
-
     /// Returns the cache name of a file with this ETag. An ETag that is not a hash is combined with the file name,
     /// because several files may share it.
     pub(crate) fn for_file(&self, file: &FileName) -> Self {
@@ -121,7 +116,7 @@ impl BlobName {
     }
 }
 
-/// Strips the weak prefix and the quotes of an ETag.
+/// Strips the weak prefix and the quotes of an ETag such as `"abc"` or `W/"abc"`.
 pub(crate) fn strip_etag(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
@@ -196,8 +191,8 @@ mod tests {
         let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
         assert_eq!(ContentHash::new(&sha256).unwrap().as_str(), sha256.to_lowercase());
-        assert_eq!(BlobName::from_etag(&format!("W/\"{git}\"")).unwrap().git_blob_hash(), Some(git.clone()));
-        assert_eq!(BlobName::from_etag("\"5f3-62ab_x\"").unwrap().as_str(), "5f3-62ab_x");
+        assert_eq!(BlobName::new(strip_etag(&format!("W/\"{git}\""))).unwrap().git_blob_hash(), Some(git.clone()));
+        assert_eq!(BlobName::new(strip_etag("\"5f3-62ab_x\"")).unwrap().as_str(), "5f3-62ab_x");
         for text in ["", ".", "..", "../x", "/x", "a/b", "a\\b", "C:x", "a.incomplete", ".a", "a\0", "a\n", "é", "%2e"]
         {
             assert_eq!(BlobName::new(text).unwrap_err().exit_code(), 2, "{text:?}");

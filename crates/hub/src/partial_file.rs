@@ -19,24 +19,9 @@ use sha2::Sha256;
 
 use crate::cache::cache_error;
 use crate::name::{BlobName, ContentHash};
+use crate::plan::KnownFile;
 
 const PARTIAL_FILE_SUFFIX: &str = ".incomplete";
-
-/// Expected size and hashes of a complete file.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ExpectedFile {
-    pub(crate) bytes: Option<u64>,
-    pub(crate) sha256: Option<ContentHash>,
-    /// Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
-    pub(crate) git_blob_hash: Option<String>,
-}
-
-impl ExpectedFile {
-    /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
-    pub(crate) fn from_blob(blob: &BlobName, bytes: Option<u64>) -> Self {
-        Self { bytes, sha256: blob.sha256(), git_blob_hash: blob.git_blob_hash() }
-    }
-}
 
 /// Mismatch between the expected and the received file.
 #[derive(Debug)]
@@ -53,7 +38,7 @@ pub(crate) struct PartialFile {
     shared_path: PathBuf,
     file: File,
     bytes: u64,
-    expected: ExpectedFile,
+    expected: KnownFile,
     sha256: Sha256,
     git: Option<Sha1>,
     is_published: bool,
@@ -61,7 +46,7 @@ pub(crate) struct PartialFile {
 
 impl PartialFile {
     /// Opens the longest abandoned partial file of a blob, or a new one, and hashes its content.
-    pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: ExpectedFile) -> Result<Self> {
+    pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: KnownFile) -> Result<Self> {
         static NEXT_FILE_ID: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{PARTIAL_FILE_SUFFIX}"));
         let file_name =
@@ -104,7 +89,7 @@ impl PartialFile {
     fn reset_hashes(&mut self) {
         self.sha256 = Sha256::new();
         self.bytes = 0;
-        self.git = match (&self.expected.git_blob_hash, self.expected.bytes) {
+        self.git = match (self.expected.git_blob_hash(), self.expected.bytes) {
             (Some(_), Some(bytes)) => Some(Sha1::new_with_prefix(format!("blob {bytes}\0"))),
             _ => None,
         };
@@ -130,6 +115,10 @@ impl PartialFile {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(crate) fn expected_bytes(&self) -> Option<u64> {
+        self.expected.bytes
     }
 
     /// Returns the path for use in messages.
@@ -174,13 +163,15 @@ impl PartialFile {
 
     /// Checks that the file has the expected size and hashes.
     pub(crate) fn check(&self) -> std::result::Result<(), Mismatch> {
-        let ExpectedFile { bytes, sha256, git_blob_hash } = &self.expected;
-        compare_with_expected(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "size in bytes:")?;
-        compare_with_expected(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
-        match &self.git {
-            Some(hash) => compare_with_expected(git_blob_hash, &hex(hash.clone().finalize()), "Git blob hash"),
-            None => Ok(()),
-        }
+        let KnownFile { bytes, sha256, .. } = &self.expected;
+        compare_with_expected(
+            bytes.map(|bytes| bytes.to_string()).as_deref(),
+            &self.bytes.to_string(),
+            "size in bytes:",
+        )?;
+        compare_with_expected(sha256.as_ref().map(ContentHash::as_str), &self.sha256(), "SHA-256")?;
+        let Some(git) = &self.git else { return Ok(()) };
+        compare_with_expected(self.expected.git_blob_hash().as_deref(), &hex(git.clone().finalize()), "Git blob hash")
     }
 
     /// Flushes a complete file to disk and renames it to `path`.
@@ -192,9 +183,9 @@ impl PartialFile {
     }
 }
 
-fn compare_with_expected(expected: &Option<String>, found: &str, label: &str) -> std::result::Result<(), Mismatch> {
+fn compare_with_expected(expected: Option<&str>, found: &str, label: &str) -> std::result::Result<(), Mismatch> {
     match expected {
-        Some(expected) if *expected != found => {
+        Some(expected) if expected != found => {
             Err(Mismatch { expected: format!("{label} {expected}"), found: format!("{label} {found}") })
         }
         _ => Ok(()),
@@ -281,7 +272,7 @@ mod tests {
     }
 
     fn open_with_expected_size_5(blob: &BlobName, blobs: &Path) -> PartialFile {
-        PartialFile::open(blobs, blob, ExpectedFile::from_blob(blob, Some(5))).unwrap()
+        PartialFile::open(blobs, blob, KnownFile::from_blob(blob.clone(), Some(5))).unwrap()
     }
 
     #[cfg(target_os = "linux")]
@@ -302,8 +293,8 @@ mod tests {
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
     }
 
-    fn expected_size_5() -> ExpectedFile {
-        ExpectedFile::from_blob(&name(SHA256), Some(5))
+    fn expected_size_5() -> KnownFile {
+        KnownFile::from_blob(name(SHA256), Some(5))
     }
 
     #[cfg(unix)]
@@ -314,8 +305,7 @@ mod tests {
         let target = outside.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{PARTIAL_FILE_SUFFIX}"))).unwrap();
-        let mut part =
-            PartialFile::open(blobs.path(), &name(SHA256), ExpectedFile::from_blob(&name(SHA256), Some(5))).unwrap();
+        let mut part = PartialFile::open(blobs.path(), &name(SHA256), expected_size_5()).unwrap();
         part.write(b"12345").unwrap();
         part.publish(&blobs.path().join(SHA256)).unwrap();
         assert_eq!(fs::read_to_string(target).unwrap(), "mine");

@@ -2,7 +2,7 @@
 //! and from the Hub in online mode.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use ghostlab_core::error::{Error, Result};
@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 use crate::answer::page_url;
 use crate::client::{FetchControl, Hub};
 use crate::event::Reporter;
-use crate::lock::Lock;
+use crate::lock::{Lock, LockedRepo};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::find_abandoned_bytes;
 use crate::repo::Source;
@@ -149,8 +149,27 @@ impl FetchPlan {
     }
 }
 
-/// Size, SHA-256 and blob name of a file. `None` if unknown.
-type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
+/// Size and hashes of a file from the lock, a listing or a response. `None` if unknown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownFile {
+    pub(crate) bytes: Option<u64>,
+    /// SHA-256, which the Hub lists only for large files.
+    pub(crate) sha256: Option<ContentHash>,
+    /// Name of the blob in the cache, which is the SHA-256 or the Git hash of the file.
+    pub(crate) blob: Option<BlobName>,
+}
+
+impl KnownFile {
+    /// Derives the SHA-256 from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
+    pub(crate) fn from_blob(blob: BlobName, bytes: Option<u64>) -> Self {
+        Self { bytes, sha256: blob.sha256(), blob: Some(blob) }
+    }
+
+    /// Returns the Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
+    pub(crate) fn git_blob_hash(&self) -> Option<String> {
+        self.blob.as_ref()?.git_blob_hash()
+    }
+}
 
 /// Merges requests for the same repository.
 fn merge_requests(requests: &[RepoFiles]) -> Vec<RepoFiles> {
@@ -183,9 +202,8 @@ impl Hub {
             repos: merge_requests(requests)
                 .into_iter()
                 .map(|request| match lock.get(&request.source) {
-                    Some(_) => self.resolve_pinned(&request, lock),
-                    None if self.settings.offline => self.resolve_cached(&request),
-                    None => self.resolve_remote(&request, control),
+                    None if !self.settings.offline => self.resolve_remote(&request, control),
+                    _ => self.resolve_offline(&request, lock),
                 })
                 .collect::<Result<_>>()?,
         })
@@ -196,38 +214,31 @@ impl Hub {
     /// # Errors
     /// Fails if a pattern matches no file in the lock or the cache.
     pub fn resolve_offline(&self, request: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
-        if lock.get(&request.source).is_some() {
-            self.resolve_pinned(request, lock)
-        } else {
-            self.resolve_cached(request)
+        match lock.get(&request.source) {
+            Some(locked) => self.resolve_pinned(request, locked),
+            None => self.resolve_cached(request),
         }
     }
 
-    fn resolve_pinned(&self, request: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
-        let source = &request.source;
-        let Some(locked) = lock.get(source) else { return Err(not_fetched_error(source, self.cache.root())) };
-        self.plan_files(
-            request,
-            locked.commit.clone(),
-            true,
-            &locked
-                .files
-                .iter()
-                .map(|(name, pin)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None)))
-                .collect(),
-            &|| {
-                Error::missing("the file is not pinned, unlike other files of its repository")
-                    .at(format!("{source} in {}", Lock::FILE))
-                    .hint("run `ghostlab fetch GRID --lock`, where GRID is the grid that uses this file")
-            },
-        )
+    fn resolve_pinned(&self, request: &RepoFiles, locked: &LockedRepo) -> Result<PlannedRepo> {
+        let pins = locked.files.iter().map(|(name, pin)| {
+            (name.clone(), KnownFile { bytes: Some(pin.bytes), sha256: Some(pin.sha256.clone()), blob: None })
+        });
+        self.plan_files(request, locked.commit.clone(), true, &pins.collect(), &|| {
+            Error::missing("the file is not pinned, unlike other files of its repository")
+                .at(format!("{} in {}", request.source, Lock::FILE))
+                .hint("run `ghostlab fetch GRID --lock`, where GRID is the grid that uses this file")
+        })
     }
 
     /// Resolves a request from the cached snapshot of the last fetch.
     fn resolve_cached(&self, request: &RepoFiles) -> Result<PlannedRepo> {
         let source = &request.source;
-        let root = self.cache.root();
-        let commit = self.cache.commit(source).ok_or_else(|| not_fetched_error(source, root))?;
+        let commit = self.cache.commit(source).ok_or_else(|| {
+            Error::missing(format!("{source} is not in the hub's cache"))
+                .at(self.cache.root().display())
+                .hint("unset HF_HUB_OFFLINE and run `ghostlab fetch GRID`, where GRID is the grid that uses it")
+        })?;
         let snapshot = self.cache.snapshot(&source.repo, &commit);
         let mut known_files = BTreeMap::new();
         let mut folders = vec![String::new()];
@@ -239,7 +250,7 @@ impl Hub {
                 match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     true => folders.push(name),
                     false if entry.path().is_file() => {
-                        known_files.extend(FileName::new(&name).ok().map(|name| (name, (None, None, None))));
+                        known_files.extend(FileName::new(&name).ok().map(|name| (name, KnownFile::default())));
                     }
                     false => {}
                 }
@@ -263,10 +274,7 @@ impl Hub {
             let commit = self.fetch_commit(source, control).await?;
             let mut listed = BTreeMap::new();
             for (folder, is_recursive) in &folders {
-                let files = self.list_files(source, &commit, folder, *is_recursive, control).await?;
-                listed.extend(
-                    files.into_iter().map(|entry| (entry.name, (Some(entry.bytes), entry.sha256, Some(entry.blob)))),
-                );
+                listed.extend(self.list_files(source, &commit, folder, *is_recursive, control).await?);
             }
             Ok::<_, Error>((commit, listed))
         };
@@ -293,7 +301,7 @@ impl Hub {
             .select(&known_files.keys().cloned().collect(), no_match_error)?
             .into_iter()
             .map(|name| {
-                let (bytes, sha256, blob) = known_files[name].clone();
+                let KnownFile { bytes, sha256, blob } = known_files[name].clone();
                 let cached = self.cache.file(repo, &commit, name, bytes);
                 let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
                 let partial_bytes =
@@ -304,11 +312,6 @@ impl Hub {
             .collect();
         Ok(PlannedRepo { source: request.source.clone(), commit, locked, files })
     }
-}
-
-fn not_fetched_error(source: &Source, path: &Path) -> Error {
-    let error = Error::missing(format!("{source} is not in the hub's cache")).at(path.display());
-    error.hint("unset HF_HUB_OFFLINE and run `ghostlab fetch GRID`, where GRID is the grid that uses it")
 }
 
 #[cfg(test)]

@@ -72,36 +72,27 @@ impl HubSettings {
     /// # Errors
     /// Fails in the same cases as [`from_env`](Self::from_env).
     pub fn from_vars(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let home = read_path_variable(lookup, "HF_HOME").unwrap_or_else(|| {
-            (read_path_variable(lookup, "XDG_CACHE_HOME").unwrap_or_else(|| expand_path("~/.cache", lookup)))
-                .join("huggingface")
+        let variables = Variables(lookup);
+        let home = variables.path("HF_HOME").unwrap_or_else(|| {
+            let caches = variables.path("XDG_CACHE_HOME").unwrap_or_else(|| variables.expand_path("~/.cache"));
+            caches.join("huggingface")
         });
-        let cache = read_path_variable(lookup, "HF_HUB_CACHE")
-            .or_else(|| read_path_variable(lookup, "HUGGINGFACE_HUB_CACHE"))
-            .unwrap_or_else(|| home.join("hub"));
-        let offline = read_variable("HF_HUB_OFFLINE", lookup)
-            .filter(|value| !value.is_empty())
-            .or_else(|| read_variable("TRANSFORMERS_OFFLINE", lookup));
+        let cache = variables.path("HF_HUB_CACHE").or_else(|| variables.path("HUGGINGFACE_HUB_CACHE"));
+        let offline =
+            if variables.nonempty("HF_HUB_OFFLINE").is_some() { "HF_HUB_OFFLINE" } else { "TRANSFORMERS_OFFLINE" };
         let retry_policy = RetryPolicy::default();
         Ok(Self {
-            endpoint: parse_endpoint(
-                &read_variable("HF_ENDPOINT", lookup)
-                    .filter(|value| !value.is_empty())
-                    .unwrap_or(DEFAULT_ENDPOINT.to_owned()),
-            )?,
-            cache,
-            token: match read_variable("HF_HUB_DISABLE_IMPLICIT_TOKEN", lookup).as_deref().is_some_and(is_true) {
+            endpoint: parse_endpoint(variables.nonempty("HF_ENDPOINT").as_deref().unwrap_or(DEFAULT_ENDPOINT))?,
+            cache: cache.unwrap_or_else(|| home.join("hub")),
+            token: match variables.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
                 true => None,
-                false => load_token(
-                    &|name| read_variable(name, lookup),
-                    &read_path_variable(lookup, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
-                )?,
+                false => load_token(variables, &variables.path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")))?,
             },
-            offline: offline.as_deref().is_some_and(is_true),
-            symlinks: !read_variable("HF_HUB_DISABLE_SYMLINKS", lookup).as_deref().is_some_and(is_true),
+            offline: variables.is_true(offline),
+            symlinks: !variables.is_true("HF_HUB_DISABLE_SYMLINKS"),
             retry_policy: RetryPolicy {
-                response_timeout: read_timeout(lookup, "HF_HUB_ETAG_TIMEOUT", retry_policy.response_timeout)?,
-                stall_timeout: read_timeout(lookup, "HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall_timeout)?,
+                response_timeout: variables.timeout("HF_HUB_ETAG_TIMEOUT", retry_policy.response_timeout)?,
+                stall_timeout: variables.timeout("HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall_timeout)?,
                 ..retry_policy
             },
             max_downloads: 4,
@@ -109,24 +100,67 @@ impl HubSettings {
     }
 }
 
-fn read_timeout(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Duration) -> Result<Duration> {
-    match read_variable(name, lookup).filter(|value| !value.is_empty()) {
-        None => Ok(default),
-        Some(value) => match value.parse::<u32>() {
+/// Environment variables, given as a function that looks them up.
+#[derive(Clone, Copy)]
+struct Variables<'a>(&'a dyn Fn(&str) -> Option<OsString>);
+
+impl Variables<'_> {
+    fn text(self, name: &str) -> Option<String> {
+        (self.0)(name)?.into_string().ok()
+    }
+
+    fn nonempty(self, name: &str) -> Option<String> {
+        self.text(name).filter(|value| !value.is_empty())
+    }
+
+    fn is_true(self, name: &str) -> bool {
+        self.text(name).is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str()))
+    }
+
+    fn path(self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(|value| self.expand_path(&value))
+    }
+
+    fn timeout(self, name: &str, default: Duration) -> Result<Duration> {
+        let Some(value) = self.nonempty(name) else { return Ok(default) };
+        match value.parse::<u32>() {
             // As in `huggingface_hub`, 0 selects the default.
             Ok(0) => Ok(default),
             Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
             Err(_) => Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`"))),
-        },
+        }
     }
-}
 
-fn read_path_variable(lookup: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    read_variable(name, lookup).map(|value| expand_path(&value, lookup))
-}
-
-fn read_variable(name: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
-    lookup(name).and_then(|value| value.into_string().ok())
+    /// Expands `~`, `$NAME` and `${NAME}` in a path. References to unset variables are kept.
+    fn expand_path(self, text: &str) -> PathBuf {
+        let text = match text.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+                let home = self.text("HOME").or_else(|| self.text("USERPROFILE"));
+                format!("{}{rest}", home.as_deref().unwrap_or("~"))
+            }
+            _ => text.to_owned(),
+        };
+        let mut expanded = String::new();
+        let mut rest = text.as_str();
+        while let Some(start) = rest.find('$') {
+            expanded.push_str(&rest[..start]);
+            let after = &rest[start + 1..];
+            let (name, end) = match after.strip_prefix('{') {
+                Some(inner) => inner.find('}').map_or(("", 0), |end| (&inner[..end], end + 2)),
+                None => {
+                    let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                    (&after[..end], end)
+                }
+            };
+            match self.text(name).filter(|_| !name.is_empty()) {
+                Some(value) => expanded.push_str(&value),
+                None => expanded.push_str(&rest[start..start + 1 + end]),
+            }
+            rest = &after[end..];
+        }
+        expanded.push_str(rest);
+        expanded.into()
+    }
 }
 
 fn parse_endpoint(text: &str) -> Result<Url> {
@@ -141,9 +175,9 @@ fn parse_endpoint(text: &str) -> Result<Url> {
     })
 }
 
-fn load_token(lookup: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
+fn load_token(variables: Variables<'_>, file: &Path) -> Result<Option<Token>> {
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
-        if let Some(token) = Token::new(&lookup(name).unwrap_or_default(), name)? {
+        if let Some(token) = Token::new(&variables.text(name).unwrap_or_default(), name)? {
             return Ok(Some(token));
         }
     }
@@ -154,45 +188,6 @@ fn load_token(lookup: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Op
             Err(Error::io("read", file, &error).hint("check the permissions of the file, which contains the hub token"))
         }
     }
-}
-
-fn is_true(value: &str) -> bool {
-    ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
-}
-
-/// Expands `~`, `$NAME` and `${NAME}` in a path. References to unset variables are kept.
-fn expand_path(text: &str, lookup: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
-    let text = match text.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            format!(
-                "{}{rest}",
-                read_variable("HOME", lookup)
-                    .or_else(|| read_variable("USERPROFILE", lookup))
-                    .unwrap_or_else(|| "~".to_owned())
-            )
-        }
-        _ => text.to_owned(),
-    };
-    let mut expanded = String::new();
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find('$') {
-        expanded.push_str(&rest[..start]);
-        let after = &rest[start + 1..];
-        let (name, end) = match after.strip_prefix('{') {
-            Some(inner) => inner.find('}').map_or(("", 0), |end| (&inner[..end], end + 2)),
-            None => {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
-                (&after[..end], end)
-            }
-        };
-        match read_variable(name, lookup).filter(|_| !name.is_empty()) {
-            Some(value) => expanded.push_str(&value),
-            None => expanded.push_str(&rest[start..start + 1 + end]),
-        }
-        rest = &after[end..];
-    }
-    expanded.push_str(rest);
-    expanded.into()
 }
 
 #[cfg(test)]

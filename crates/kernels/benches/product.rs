@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ghostlab_kernels::forward::BLOCK_ROWS;
 use ghostlab_kernels::linalg::amx::{AmxStatus, status};
 use ghostlab_kernels::linalg::bf16::Bf16;
-use ghostlab_kernels::linalg::bf16_amx::Bf16Amx;
 use ghostlab_kernels::linalg::bf16_split::Bf16Split;
 use ghostlab_kernels::linalg::float32::F32;
 use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
@@ -34,7 +33,7 @@ fn main() {
     for (inner, outer) in SHAPES {
         let mut rates = vec![measure_rate::<F32>(threads, inner, outer), measure_rate::<Bf16>(threads, inner, outer)];
         if status() == AmxStatus::Ready {
-            rates.push(measure_rate::<Bf16Amx>(threads, inner, outer));
+            rates.push(measure_rate::<Bf16Split<1>>(threads, inner, outer));
             rates.push(measure_rate::<Bf16Split<2>>(threads, inner, outer));
             rates.push(measure_rate::<Bf16Split<3>>(threads, inner, outer));
         }

@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::Store;
 use super::disk::Disk;
 use super::process::Process;
+use super::{Store, lock};
 use ghostlab_core::files::owner;
 
 /// Failed attempt at a job.
@@ -78,28 +77,6 @@ pub(super) fn read_attempts(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Att
     attempts
 }
 
-/// Returns all attempts, keyed by lease name or object hash.
-pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
-    let names = disk.list(&root.join("attempts")).into_iter();
-    names
-        .map(|name| (read_attempts(disk, root, &name), name))
-        .filter(|(attempts, _)| !attempts.is_empty())
-        .map(|(attempts, name)| (name, attempts))
-        .collect()
-}
-
-/// Implements [`Store::clear_attempts`] on disk.
-pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
-    for job in disk.list(&root.join("attempts")).iter().filter(|job| job.starts_with(name)) {
-        remove_matching(disk, &attempts_folder(root, job), |_| true);
-    }
-}
-
-/// Implements [`Store::clear_deaths`].
-pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
-    remove_matching(disk, &attempts_folder(root, name), |attempt| attempt.died);
-}
-
 /// Removes the recorded death of a process that turned out to be alive.
 pub(super) fn remove_death(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
     remove_matching(disk, &attempts_folder(root, name), |attempt| attempt.died && attempt.process == process);
@@ -128,37 +105,37 @@ impl Store {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);
         if write_attempt(&*self.disk, &self.root, name, &attempt).is_err() {
-            self.unwritten_attempts().entry(name.to_owned()).or_default().push(attempt);
+            lock(&self.unwritten_attempts).entry(name.to_owned()).or_default().push(attempt);
         }
-    }
-
-    fn unwritten_attempts(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
-        self.unwritten_attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
     /// remaining work did not cause these deaths.
     pub fn clear_deaths(&self, name: &str) {
-        clear_deaths(&*self.disk, &self.root, name);
+        remove_matching(&*self.disk, &attempts_folder(&self.root, name), |attempt| attempt.died);
     }
 
     /// Returns the failed attempts at a job, oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
         let mut all = read_attempts(&*self.disk, &self.root, name);
-        all.extend(self.unwritten_attempts().get(name).into_iter().flatten().cloned());
+        all.extend(lock(&self.unwritten_attempts).get(name).into_iter().flatten().cloned());
         all
     }
 
     /// Returns the failed attempts recorded on disk, keyed by lease name or object hash. Unlike [`Self::attempts`],
     /// excludes those that could not be written.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
-        read_all_attempts(&*self.disk, &self.root)
+        let jobs = self.disk.list(&self.root.join("attempts")).into_iter();
+        let attempts = jobs.map(|job| (read_attempts(&*self.disk, &self.root, &job), job));
+        attempts.filter(|(attempts, _)| !attempts.is_empty()).map(|(attempts, job)| (job, attempts)).collect()
     }
 
     /// Removes the recorded attempts at a finished job and at its chunks, i.e. at all jobs whose names start with
     /// `name`.
     pub fn clear_attempts(&self, name: &str) {
-        self.unwritten_attempts().retain(|job, _| !job.starts_with(name));
-        remove_attempts(&*self.disk, &self.root, name);
+        lock(&self.unwritten_attempts).retain(|job, _| !job.starts_with(name));
+        for job in self.disk.list(&self.root.join("attempts")).iter().filter(|job| job.starts_with(name)) {
+            remove_matching(&*self.disk, &attempts_folder(&self.root, job), |_| true);
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,18 +23,11 @@ use ghostlab_core::files::{atomic, regular};
 /// File system and clock operations that a store needs.
 pub trait Disk: fmt::Debug + Send + Sync {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.read_from(path, 0)
+        self.read_part(path, 0, u64::MAX)
     }
-
-    /// Reads a file from byte `start`.
-    fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>>;
 
     /// Reads up to `bytes` bytes of a file from byte `start`.
-    fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
-        let mut read = self.read_from(path, start)?;
-        read.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
-        Ok(read)
-    }
+    fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>>;
 
     /// Opens a large file for streaming.
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
@@ -131,9 +124,6 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn run_periodically(&self, period: Duration, action: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync>;
 
     fn process(&self) -> Process;
-
-    /// Returns the number of file system operations so far.
-    fn operations(&self) -> u64;
 }
 
 /// Content of a file, either memory-mapped or read into a buffer.
@@ -145,18 +135,13 @@ pub enum FileContent {
 /// File system and clock of the operating system.
 #[derive(Debug, Default)]
 pub(crate) struct SystemDisk {
-    operations: AtomicU64,
     /// Permissions of created files and folders.
     shared: StoreSharing,
 }
 
 impl SystemDisk {
     pub(super) fn new(shared: StoreSharing) -> Self {
-        Self { shared, ..Self::default() }
-    }
-
-    fn count(&self, operations: u64) {
-        self.operations.fetch_add(operations, Relaxed);
+        Self { shared }
     }
 
     /// Creates a file with `make`, and its folder if missing. Retries because another process may concurrently remove
@@ -175,12 +160,7 @@ impl SystemDisk {
 }
 
 impl Disk for SystemDisk {
-    fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
-        self.read_part(path, start, u64::MAX)
-    }
-
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
-        self.count(1);
         let mut file = regular::file(path)?;
         if start > 0 {
             file.seek(SeekFrom::Start(start))?;
@@ -191,26 +171,22 @@ impl Disk for SystemDisk {
     }
 
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
-        self.count(1);
         Ok(Box::new(regular::file(path)?))
     }
 
     fn map(&self, path: &Path) -> io::Result<FileContent> {
-        self.count(1);
         let file = regular::file(path)?;
         // SAFETY: objects are never modified in place, only replaced by a rename, so the mapped file does not change.
         Ok(FileContent::File(unsafe { Mmap::map(&file) }?))
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
-        self.count(1);
         let data = fs::metadata(path)?;
         // Accept only regular files, because pipes and folders have a length too.
         if data.is_file() { Ok(data.len()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
     fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.count(1);
         let mut file = self.create_in_folder(path, || File::create_new(path))?;
         self.shared.share_file(&file);
         file.write_all(bytes)?;
@@ -218,26 +194,22 @@ impl Disk for SystemDisk {
     }
 
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
-        self.count(1);
         let file = File::create_new(path)?;
         self.shared.share_file(&file);
         Ok(Box::new(file))
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
-        self.count(1);
         File::open(path)?.sync_all()
     }
 
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.count(1);
         let mut file = File::options().write(true).open(path)?;
         file.write_all(bytes)?;
         file.sync_data()
     }
 
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.count(1);
         let mut file = self.create_in_folder(path, || File::options().create(true).append(true).open(path))?;
         let before = file.metadata()?.len();
         if before == 0 {
@@ -252,7 +224,6 @@ impl Disk for SystemDisk {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.count(2);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut file = atomic::temporary(path.parent().unwrap_or(path), &name)?;
         file.write_all(bytes)?;
@@ -263,33 +234,26 @@ impl Disk for SystemDisk {
     }
 
     fn sweep(&self, folder: &Path) {
-        self.count(1);
         atomic::sweep(folder);
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.count(1);
         fs::hard_link(from, to)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.count(1);
         fs::rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.count(1);
         fs::remove_file(path)
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {
-        self.count(1);
         self.shared.make_folder(path)
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // Estimate for a typical object folder: one listing and three removals.
-        self.count(4);
         match fs::remove_dir_all(path) {
             // The path is not a folder.
             Err(error) if error.kind() == ErrorKind::NotADirectory => fs::remove_file(path),
@@ -298,29 +262,23 @@ impl Disk for SystemDisk {
     }
 
     fn remove_empty_folder(&self, path: &Path) -> io::Result<()> {
-        self.count(1);
         fs::remove_dir(path)
     }
 
     fn exists(&self, path: &Path) -> bool {
-        self.count(1);
         path.exists()
     }
 
     fn list(&self, folder: &Path) -> Vec<String> {
-        self.count(1);
         let names = fs::read_dir(folder).into_iter().flatten().flatten();
         names.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     fn file_system_time(&self, folder: &Path) -> SystemTime {
-        // Reading the clock creates and removes a file.
-        self.count(2);
         atomic::file_system_time(folder)
     }
 
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration> {
-        self.count(1);
         atomic::age(path, now)
     }
 
@@ -352,10 +310,6 @@ impl Disk for SystemDisk {
 
     fn process(&self) -> Process {
         Process::current()
-    }
-
-    fn operations(&self) -> u64 {
-        self.operations.load(Relaxed)
     }
 }
 

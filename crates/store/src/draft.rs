@@ -11,10 +11,9 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::disk::Disk;
-use super::key::Key;
+use super::key::{Key, is_hex, is_number};
 use super::meta::{META, Meta, StoredFile};
-use super::process::Process;
-use super::processes;
+use super::process::{self, Process};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
@@ -36,17 +35,7 @@ impl Drop for Draft {
 }
 
 /// Payload file that is being written.
-pub struct Payload(BufWriter<Box<dyn Write + Send>>);
-
-impl Write for Payload {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
+pub type Payload = BufWriter<Box<dyn Write + Send>>;
 
 impl Draft {
     /// Creates a draft owned by the process `owner`. The folder name contains `owner`, and [`list_drafts`] parses it.
@@ -57,13 +46,13 @@ impl Draft {
         Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
 
-    /// Opens a payload file. Close it with [`Payload::close`] before committing the draft.
+    /// Opens a payload file. Close it with [`BufWriter::into_inner`] before committing the draft.
     pub fn payload(&mut self, name: &str) -> Result<Payload> {
         fault::fault_point("draft");
         let path = self.folder.join(name);
         let file = self.disk.writer(&path).map_err(|error| Error::io("create", &path, &error))?;
         self.payloads.insert(name.to_string());
-        Ok(Payload(BufWriter::with_capacity(1 << 20, file)))
+        Ok(BufWriter::with_capacity(1 << 20, file))
     }
 
     /// Writes an entire payload at once.
@@ -71,7 +60,7 @@ impl Draft {
         let mut payload = self.payload(name)?;
         payload
             .write_all(bytes)
-            .and_then(|()| payload.close())
+            .and_then(|()| payload.flush())
             .map_err(|error| write_error(&self.folder.join(name), &error))
     }
 
@@ -157,26 +146,13 @@ fn write_error(path: &Path, error: &io::Error) -> Error {
         .hint("free some disk space, or use another folder with --store")
 }
 
-impl Payload {
-    /// Flushes all buffered data to the operating system.
-    pub fn close(self) -> io::Result<()> {
-        self.0.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
-    }
-}
-
 /// Parses the owner from the name of a draft folder: `PROCESS.NUMBER` for an object being written,
 /// `PROCESS.NUMBER.old` for a replaced one, `PROCESS.HASH.gone` for a removed one.
 fn parse_owner(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
     let is_draft = is_number(rest.strip_suffix(".old").unwrap_or(rest))
-        || rest
-            .strip_suffix(".gone")
-            .is_some_and(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        || rest.strip_suffix(".gone").is_some_and(|text| is_hex(text, 64));
     (is_draft && Process::is_id(owner)).then_some(owner)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Draft folder found in a store. It is abandoned if its process is dead.
@@ -193,7 +169,7 @@ pub struct AbandonedDraft {
 pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<AbandonedDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // List processes after drafts, because a process writes its record before its first draft.
-    let known = processes::list_processes(disk, root);
+    let known = process::list_processes(disk, root);
     let now = OnceCell::new();
     let listed = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -5,7 +5,9 @@
 //! stored.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
+
+use super::lock;
 
 fn requested_faults() -> &'static Vec<String> {
     static REQUESTS: OnceLock<Vec<String>> = OnceLock::new();
@@ -33,7 +35,7 @@ pub fn fault_point(point: &str) {
     }
     static PASS_COUNTS: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
     let passed = {
-        let mut all = PASS_COUNTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(PASS_COUNTS.get_or_init(Mutex::default));
         let passed = all.entry(point.to_string()).or_default();
         *passed += 1;
         *passed

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::disk::Disk;
 use super::key::canonical;
+use super::lock;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::stamp::{Stamp, time_resolution};
 use ghostlab_core::files::{regular, sha256};
@@ -100,10 +101,6 @@ impl InputHashCache {
         }
         Ok(value)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the hash of a file. Uses the entry in the index `folder` if its stamp matches and `rehash` is false, and

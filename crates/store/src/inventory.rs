@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+use super::key::is_hex;
 use super::object::{StoredObject, damaged_error};
 use super::packed::{self, Packs};
 use super::small::ObjectLocation;
@@ -25,27 +26,9 @@ pub struct InventoryItem {
     pub hash: String,
     /// Folder of the object, or the file that contains it.
     pub folder: PathBuf,
-    pub condition: ObjectCondition,
+    /// The object, or the error that describes its damage.
+    pub object: Result<StoredObject>,
     schema: StoreSchema,
-}
-
-#[derive(Debug)]
-pub enum ObjectCondition {
-    Intact(StoredObject),
-    Damaged(Error),
-}
-
-impl ObjectCondition {
-    /// Classifies the result of opening an object. If its key does not hash to `hash`, the object is damaged.
-    fn from_opened(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
-        match opened {
-            Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Intact(object),
-            Ok(_) => {
-                Self::Damaged(Error::damaged("the key of a stored object does not match its path").at(path.display()))
-            }
-            Err(error) => Self::Damaged(error),
-        }
-    }
 }
 
 impl InventoryItem {
@@ -60,21 +43,18 @@ impl InventoryItem {
                     && parents.into_iter().all(|parent| is_current_key(parent, schema)))
         }
         let is_current_stage = self.schema.kinds.iter().any(|kind| kind.folder() == self.stage);
-        match &self.condition {
-            ObjectCondition::Intact(object) => is_current_stage && is_current_key(&object.meta().key, self.schema),
-            ObjectCondition::Damaged(_) => is_current_stage,
-        }
+        let key = self.object.as_ref().ok().map(|object| &object.meta().key);
+        is_current_stage && key.is_none_or(|key| is_current_key(key, self.schema))
     }
 
     /// Returns whether the object is intact but unused, because an older program version wrote it.
     pub fn is_older_version(&self) -> bool {
-        matches!(self.condition, ObjectCondition::Intact(_)) && !self.is_current() && !self.is_newer_version()
+        self.object.is_ok() && !self.is_current() && !self.is_newer_version()
     }
 
     /// Returns the hash of the key without the given fields, or `None` if a field is missing or the object is damaged.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
-        let ObjectCondition::Intact(object) = &self.condition else { return None };
-        let mut key = object.meta().key.clone();
+        let mut key = self.object.as_ref().ok()?.meta().key.clone();
         let fields_of_key = key["of"].as_object_mut()?;
         fields.iter().try_for_each(|field| fields_of_key.remove(*field).map(drop))?;
         Some(Key::hash_of(&key))
@@ -82,8 +62,7 @@ impl InventoryItem {
 
     /// Returns the hash of the input object with the given name, if any.
     pub fn parent(&self, name: &str) -> Option<String> {
-        let ObjectCondition::Intact(object) = &self.condition else { return None };
-        let parent = object.meta().key["of"].get(name)?;
+        let parent = self.object.as_ref().ok()?.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
@@ -95,8 +74,7 @@ impl InventoryItem {
             schema.kind(kind).is_none_or(|known| version > u64::from(known.version()))
                 || parents.any(|parent| is_newer_key(parent, schema))
         }
-        let has_newer_key =
-            matches!(&self.condition, ObjectCondition::Intact(object) if is_newer_key(&object.meta().key, self.schema));
+        let has_newer_key = self.object.as_ref().is_ok_and(|object| is_newer_key(&object.meta().key, self.schema));
         has_newer_key
             || self.schema.kind_of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
@@ -107,20 +85,17 @@ impl InventoryItem {
 
     /// Returns the total payload size in bytes. For a damaged object, returns its size on disk.
     pub fn bytes(&self) -> u64 {
-        match &self.condition {
-            ObjectCondition::Intact(object) => object.meta().bytes(),
+        match &self.object {
+            Ok(object) => object.meta().bytes(),
             // The size of a damaged pack member is unknown.
-            ObjectCondition::Damaged(_) if self.is_packed() => 0,
-            ObjectCondition::Damaged(_) => folder_bytes(&self.folder),
+            Err(_) if self.is_packed() => 0,
+            Err(_) => folder_bytes(&self.folder),
         }
     }
 
     /// Returns how long the object took to compute, in seconds, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
-        match &self.condition {
-            ObjectCondition::Intact(object) => object.meta().seconds,
-            ObjectCondition::Damaged(_) => 0.0,
-        }
+        self.object.as_ref().map_or(0.0, |object| object.meta().seconds)
     }
 
     /// Returns the time since the last modification according to the system clock, or zero if unknown.
@@ -145,9 +120,8 @@ impl Store {
                 for path in self.list_paths(&group) {
                     // Skip names that this program does not write so that foreign files are never removed.
                     let hash = file_name(&path);
-                    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match is_pack_folder {
-                        _ if !is_hash => {}
+                        _ if !is_hex(&hash, 64) => {}
                         true => self.add_pack_items(&name, &path, &mut entries),
                         false if hash.starts_with(&file_name(&group)) => {
                             entries.push(self.read_folder_item(&name, path));
@@ -164,12 +138,16 @@ impl Store {
     fn read_folder_item(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = file_name(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
-        let condition = ObjectCondition::from_opened(opened, &hash, &folder);
-        self.build_item(stage, hash, folder, condition)
+        self.build_item(stage, hash, folder, opened)
     }
 
-    fn build_item(&self, stage: &str, hash: String, folder: PathBuf, condition: ObjectCondition) -> InventoryItem {
-        InventoryItem { stage: stage.to_owned(), hash, folder, condition, schema: self.schema }
+    /// Builds the item for an opened object. If the key of the object does not hash to `hash`, the object is damaged.
+    fn build_item(&self, stage: &str, hash: String, folder: PathBuf, opened: Result<StoredObject>) -> InventoryItem {
+        let object = opened.and_then(|object| match Key::hash_of(&object.meta().key) == hash {
+            true => Ok(object),
+            false => Err(Error::damaged("the key of a stored object does not match its path").at(folder.display())),
+        });
+        InventoryItem { stage: stage.to_owned(), hash, folder, object, schema: self.schema }
     }
 
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
@@ -181,8 +159,8 @@ impl Store {
             Err(found) => Some(found.clone()),
         };
         if let Some(found) = damage {
-            let condition = ObjectCondition::Damaged(damaged_error(file).found(found));
-            entries.push(self.build_item(stage, file_name(file), file.to_owned(), condition));
+            let damaged = Err(damaged_error(file).found(found));
+            entries.push(self.build_item(stage, file_name(file), file.to_owned(), damaged));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
             let opened = meta.map_err(|found| damaged_error(file).found(found));
@@ -190,8 +168,7 @@ impl Store {
             let opened = opened.map(|meta| {
                 StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.payload_offset, meta, packs)
             });
-            let condition = ObjectCondition::from_opened(opened, &member.hash, file);
-            entries.push(self.build_item(stage, member.hash, file.to_owned(), condition));
+            entries.push(self.build_item(stage, member.hash, file.to_owned(), opened));
         }
     }
 
@@ -313,8 +290,7 @@ mod tests {
         fs::create_dir_all(theirs.join("mine")).unwrap();
         let entries = store.entries();
         assert_eq!(entries.len(), 3);
-        let damaged: Vec<&InventoryItem> =
-            entries.iter().filter(|entry| matches!(entry.condition, ObjectCondition::Damaged(_))).collect();
+        let damaged: Vec<&InventoryItem> = entries.iter().filter(|entry| entry.object.is_err()).collect();
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].folder, bad.folder());
         assert_eq!(

@@ -57,7 +57,7 @@ impl Journal {
         for path in list_files(&*self.disk, &self.folder) {
             let start = self.read_offsets.get(&path).copied().unwrap_or(0);
             // Skip a file that was removed after the listing, because its job has finished.
-            let Ok(text) = self.disk.read_from(&path, start) else { continue };
+            let Ok(text) = self.disk.read_part(&path, start, u64::MAX) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
                 match parse_record(&text[line_start..line_start + length]) {
@@ -101,8 +101,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Implements [`crate::Store::remove_journal`].
-    pub(super) fn remove(self) {
+    /// Removes this process's journal for a job that another process has finished.
+    pub fn remove(self) {
         self.disk.remove(&self.own_path).ok();
         self.disk.remove_empty_folder(&self.folder).ok();
     }

@@ -173,6 +173,15 @@ impl Key {
     }
 }
 
+/// Returns whether a text consists of the given number of hexadecimal digits.
+pub(super) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+pub(super) fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Serializes a value as canonical JSON: no whitespace, sorted keys, shortest round-trip floats.
 pub fn canonical(value: &Value) -> String {
     match value {

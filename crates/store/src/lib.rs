@@ -30,6 +30,7 @@
 //! ```
 
 mod attempts;
+mod damaged_entry;
 mod disk;
 mod draft;
 pub mod fault;
@@ -45,43 +46,37 @@ mod packed;
 #[cfg(test)]
 mod packed_tests;
 mod process;
-mod processes;
 mod records;
-mod reservation;
-mod scratch_store;
+mod scratch;
 mod shared;
 #[cfg(test)]
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
 mod small;
-mod store_file;
 mod store_marker;
 mod sweep;
-mod unknown_entry;
 mod worker;
 
 pub use attempts::Attempt;
+pub use damaged_entry::DamagedEntry;
 pub use disk::{Disk, FileContent};
 pub use draft::{AbandonedDraft, Draft, Payload};
 pub use gc_roots::Pin;
 pub use index::Input;
-pub use inventory::{InventoryItem, ObjectCondition};
+pub use inventory::InventoryItem;
 pub use journal::{Journal, JournalRecord};
 pub use key::{Key, KeyDescription, ObjectKind, StoreSchema, canonical};
 pub use meta::Meta;
 pub use object::StoredObject;
 pub use packed::PackEntry;
 pub use process::Process;
-pub use records::DamagedRecord;
-pub use scratch_store::ScratchStore;
 pub use shared::StoreSharing;
-pub use unknown_entry::UnknownEntry;
 pub use worker::{Lease, LeaseResult};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 #[cfg(test)]
@@ -92,7 +87,7 @@ use gc_roots::GcRoots;
 use ghostlab_core::error::{Error, Result};
 use index::InputHashCache;
 use packed::Packs;
-use scratch_store::Scratch;
+use scratch::Scratch;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -104,8 +99,6 @@ use worker::Worker;
 pub struct Store {
     root: PathBuf,
     schema: StoreSchema,
-    /// Root of the mirrored store, if this store is its temporary mirror ([`ScratchStore`]).
-    space_root: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     gc_roots: Arc<GcRoots>,
@@ -182,7 +175,6 @@ impl Store {
         Self {
             root: root.to_owned(),
             schema,
-            space_root: None,
             worker,
             disk,
             gc_roots,
@@ -195,11 +187,6 @@ impl Store {
             scratch: None,
             is_store: true,
         }
-    }
-
-    /// Returns the folder whose disk is checked for free space. For a temporary mirror, this is the mirrored store.
-    pub fn space_root(&self) -> &Path {
-        self.space_root.as_deref().unwrap_or(&self.root)
     }
 
     /// Turns a folder into a store with the given sharing mode. For an existing store, changes the sharing mode and the
@@ -282,11 +269,6 @@ impl Store {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }
 
-    /// Returns the number of file system operations that this store has performed.
-    pub fn operations(&self) -> u64 {
-        self.disk.operations()
-    }
-
     /// Calls `inspect` with the names of all leases, from a listing that may be slightly stale.
     pub fn with_leases<T>(&self, inspect: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
         Ok(self.worker()?.with_leases(inspect))
@@ -309,11 +291,6 @@ impl Store {
         journal.retire(|owner| !living.iter().any(|id| id == owner), is_stored);
     }
 
-    /// Removes this process's journal for a job that another process has finished.
-    pub fn remove_journal(&self, journal: Journal) {
-        journal.remove();
-    }
-
     /// Returns the id of this process in the store.
     pub fn process(&self) -> Result<String> {
         Ok(self.worker()?.id().to_string())
@@ -321,7 +298,7 @@ impl Store {
 
     /// Returns the ids of all processes that are not known to be dead.
     pub fn live_process_ids(&self) -> Vec<String> {
-        processes::list_processes(&*self.disk, &self.root)
+        process::list_processes(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)
             .map(|known| known.process.id)
@@ -408,6 +385,11 @@ impl Store {
     pub fn sleep(&self, time: Duration, stop: &AtomicBool) {
         self.disk.sleep(time, stop);
     }
+}
+
+/// Locks a mutex even if it is poisoned, because every critical section leaves the data consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unwritable_error(error: &std::io::Error, root: &Path) -> Error {

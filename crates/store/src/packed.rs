@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::disk::Disk;
+use super::lock;
 use super::meta::{Meta, StoredFile};
 use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
@@ -257,10 +258,6 @@ impl Packs {
         Self { disk, folder: kind_folder.join(Self::FOLDER), index: Mutex::default() }
     }
 
-    fn lock_index(&self) -> MutexGuard<'_, PackIndex> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the file and position of a member. Scans for new packs if the member is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         self.find_in_memory(hash).or_else(|| {
@@ -271,7 +268,7 @@ impl Packs {
 
     /// Looks a member up again after reading at its known position failed.
     pub(super) fn find_refreshed(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let mut index = self.lock_index();
+        let mut index = lock(&self.index);
         if let Some((file, _)) = index.members.remove(hash) {
             index.files.remove(&file);
         }
@@ -282,12 +279,12 @@ impl Packs {
     /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
         self.refresh();
-        self.lock_index().members.keys().cloned().collect()
+        lock(&self.index).members.keys().cloned().collect()
     }
 
     /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
-        let mut index = self.lock_index();
+        let mut index = lock(&self.index);
         let existing_files: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         index.files.retain(|file| existing_files.contains(file));
         index.members.retain(|_, (file, _)| existing_files.contains(file));
@@ -308,18 +305,18 @@ impl Packs {
 
     /// Returns the file and position of a member, from memory only.
     pub(super) fn find_in_memory(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let index = self.lock_index();
+        let index = lock(&self.index);
         index.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
     pub(super) fn insert_pack(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        self.lock_index().add(file, members);
+        lock(&self.index).add(file, members);
     }
 
     pub(super) fn remove_pack(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        let mut index = self.lock_index();
+        let mut index = lock(&self.index);
         index.members.retain(|_, (pack, _)| *pack != file);
         index.files.remove(&file);
     }

@@ -1,45 +1,56 @@
-//! Checksummed records of runs and plan summaries.
+//! Small files next to the objects of a store, and checksummed records of runs and plan summaries.
 //!
-//! A file contains JSON, a tab and the first 16 digits of the JSON's SHA-256, like a journal line. Records of earlier
+//! A record contains JSON, a tab and the first 16 digits of the JSON's SHA-256, like a journal line. Records of earlier
 //! versions, which lack the tab and the hash, are still accepted.
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
 use serde::de::IgnoredAny;
 
 use super::Store;
+use super::damaged_entry::DamagedEntry;
 use super::journal::checksum;
+use super::key::is_hex;
 use ghostlab_core::error::{Error, Result};
 
-/// Record whose content does not match its checksum.
-#[derive(Debug)]
-pub struct DamagedRecord {
-    pub path: PathBuf,
-}
-
-impl DamagedRecord {
-    pub fn error(&self) -> Error {
-        Error::damaged("a run record or plan summary is damaged")
-            .at(self.path.display())
-            .found("a checksum mismatch")
-            .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
-    }
-
-    /// Removes the file.
+impl Store {
+    /// Writes a small file into the store atomically, replacing any existing one.
     ///
     /// # Errors
-    /// Fails if the file cannot be removed.
-    pub fn remove(&self) -> Result<()> {
-        std::fs::remove_file(&self.path).map_err(|error| {
-            Error::damaged("cannot remove a damaged record")
-                .at(self.path.display())
-                .found(error)
-                .hint("remove the file manually")
-        })
+    /// Fails if the file cannot be written.
+    pub fn put_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let written = self.disk.replace(path, bytes).or_else(|error| match path.parent() {
+            Some(folder) if error.kind() == ErrorKind::NotFound => {
+                self.disk.make_folder(folder).and_then(|()| self.disk.replace(path, bytes))
+            }
+            _ => Err(error),
+        });
+        written.map_err(|error| Error::io("write", path, &error))
     }
-}
 
-impl Store {
+    /// Creates a folder in the store.
+    ///
+    /// # Errors
+    /// Fails if the folder cannot be created.
+    pub fn make_folder(&self, path: &Path) -> Result<()> {
+        self.disk.make_folder(path).map_err(|error| Error::folder_io("create", path, &error))
+    }
+
+    pub fn has_file(&self, path: &Path) -> bool {
+        self.disk.exists(path)
+    }
+
+    /// Reads a small file in the store. Returns `None` if it cannot be read.
+    pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
+        self.disk.read(path).ok()
+    }
+
+    /// Reads all small files in a folder of the store. Unreadable files are skipped.
+    pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
+        self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
+    }
+
     /// Writes a record with its checksum.
     ///
     /// # Errors
@@ -59,7 +70,7 @@ impl Store {
     }
 
     /// Returns the damaged run records and plan summaries. Files with other names are skipped.
-    pub fn damaged_records(&self) -> Vec<DamagedRecord> {
+    pub fn damaged_records(&self) -> Vec<DamagedEntry> {
         let folders = [(self.runs_dir(), is_run_record_name as fn(&str) -> bool), (self.plans(), is_plan_record_name)];
         let mut damaged = Vec::new();
         for (folder, is_record) in folders {
@@ -69,7 +80,7 @@ impl Store {
             // Skip entries that cannot be read, because they are not files or another process is removing them.
             let damaged_paths =
                 paths.filter(|path| self.file(path).is_some_and(|bytes| verified_json(&bytes).is_none()));
-            damaged.extend(damaged_paths.map(|path| DamagedRecord { path }));
+            damaged.extend(damaged_paths.map(DamagedEntry::record));
         }
         damaged
     }
@@ -94,8 +105,7 @@ fn is_run_record_name(name: &str) -> bool {
 
 /// Returns whether a name has the form `ID.json`.
 fn is_plan_record_name(name: &str) -> bool {
-    let id = name.strip_suffix(".json").unwrap_or_default();
-    id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    name.strip_suffix(".json").is_some_and(|id| is_hex(id, 12))
 }
 
 #[cfg(test)]
@@ -126,7 +136,7 @@ mod tests {
             }
             let damaged = store.damaged_records();
             assert!(damaged.len() == 1 && damaged[0].path == *path, "{damaged:?}");
-            assert!(damaged[0].error().to_string().contains(&*path.to_string_lossy()));
+            assert!(damaged[0].error.to_string().contains(&*path.to_string_lossy()));
             damaged[0].remove().unwrap();
             assert!(store.damaged_records().is_empty());
         }

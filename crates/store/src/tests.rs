@@ -118,7 +118,7 @@ fn concurrent_rewrites_repair_damaged_objects() {
 fn dropped_draft_leaves_no_files() {
     let (folder, store) = store();
     let mut draft = store.draft().unwrap();
-    draft.payload("a.bin").unwrap().close().unwrap();
+    drop(draft.payload("a.bin").unwrap());
     drop(draft);
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
 }

@@ -9,15 +9,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use super::StoreSchema;
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_name_taken};
 use super::gc_roots::GcRoots;
-use super::process::Process;
-use super::processes::{self, KnownProcess};
+use super::process::{KnownProcess, Process};
+use super::{StoreSchema, lock};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
@@ -118,7 +117,7 @@ impl Lease {
     }
 
     fn is_own(&self) -> bool {
-        processes::read(&*self.disk, &self.path).is_some_and(|process| process.id == self.id)
+        Process::read(&*self.disk, &self.path).is_some_and(|process| process.id == self.id)
     }
 }
 
@@ -135,10 +134,6 @@ impl Drop for Lease {
         }
         lock(&self.held).remove(&self.path);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Heartbeat that updates a process record periodically.
@@ -242,7 +237,7 @@ impl Worker {
                 // If the lease cannot be written, other processes may duplicate the work, which only costs time.
                 Err(_) => return LeaseResult::Acquired(self.new_lease(path, false)),
             }
-            match processes::read(&*self.disk, &path) {
+            match Process::read(&*self.disk, &path) {
                 // On a network file system, the server may have created the link although the call failed. The id shows
                 // that the lease belongs to this process.
                 Some(lease_record) if lease_record.id == self.process.id => {
@@ -343,7 +338,7 @@ impl Worker {
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }
-        let is_other = match (dead, processes::read(&*self.disk, &aside)) {
+        let is_other = match (dead, Process::read(&*self.disk, &aside)) {
             (Some(dead), Some(caught)) => caught.id != dead.id,
             _ => false,
         };
@@ -364,7 +359,7 @@ impl Worker {
         // Read the heartbeat from the process record, because a copied lease does not change. A process without a
         // record is dead.
         let record = self.processes.join(format!("{}.json", process.id));
-        let current_beat = match processes::read(&*self.disk, &record) {
+        let current_beat = match Process::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,
             None if !self.disk.exists(&record) => return false,
             // An unreadable record shows no heartbeat and counts as unchanged.
@@ -395,7 +390,7 @@ pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, schema: StoreSche
     let leases = root.join("claims");
     for name in disk.list(&leases) {
         let path = leases.join(&name);
-        let Some(process) = processes::read(disk, &path) else { continue };
+        let Some(process) = Process::read(disk, &path) else { continue };
         let owner = known.iter().find(|known| known.process.id == process.id);
         let dead = owner.map_or(process.owner.is_alive() == Some(false), |known| known.dead);
         // Only one of several sweeping processes removes the file.

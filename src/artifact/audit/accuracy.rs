@@ -18,6 +18,7 @@ fn possible_counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(u
     )
 }
 
+/// Returns whether an accuracy rounds to the value of an entry.
 fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
     (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
@@ -125,7 +126,7 @@ fn is_constant_answer(row: &AuditRow) -> bool {
     fixed.peek().is_some()
         && fixed.all(|task| {
             row.get(&task.name).is_some_and(|(cell, value)| {
-                task.chance[1..].iter().any(|frequency| (value - frequency).abs() <= cell.unit() / 2.0 + EPSILON)
+                task.chance[1..].iter().any(|frequency| rounds_to(cell, value, *frequency))
             })
         })
 }

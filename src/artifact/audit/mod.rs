@@ -24,7 +24,7 @@ use crate::results::number_record::Condition;
 use crate::results::{csv_text, distinct};
 
 /// Kind of consistency check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
     Average,
@@ -93,7 +93,7 @@ impl Severity {
 }
 
 /// Problem found by the audit. Numbers are given as printed in the paper.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Severity of the finding.
     pub severity: Severity,
@@ -178,7 +178,7 @@ pub fn format_text(findings: &[Finding]) -> String {
     text
 }
 
-fn filter_by_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item = &Finding> {
+pub(super) fn filter_by_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item = &Finding> {
     findings.iter().filter(move |finding| finding.severity == severity)
 }
 

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use crate::artifact::paper::PaperNumber;
 use crate::error::{Error, Result};
+use crate::results::group_by_key;
 use crate::results::number_record::{Condition, DENSE};
 use crate::tasks::{TASKS, Task};
 use crate::{metric, recovery};
@@ -29,32 +30,17 @@ pub(super) struct AuditRow<'a> {
 impl<'a> AuditRow<'a> {
     /// Groups entries into rows, in order of first appearance.
     pub(super) fn group(entries: &'a [PaperNumber], columns: &'a AuditColumns) -> Vec<Self> {
-        let mut rows: Vec<Self> = Vec::new();
-        let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
-        for entry in entries {
-            let artifact = entry.artifact.as_str();
-            let condition = &entry.record.condition;
-            let index = *known.entry((artifact, condition)).or_insert_with(|| {
-                rows.push(AuditRow {
-                    artifact,
-                    condition,
-                    columns,
-                    cells: Vec::new(),
-                    first: HashMap::new(),
-                    scores: Vec::new(),
-                });
-                rows.len() - 1
-            });
-            rows[index].cells.push(entry);
-            rows[index].first.entry(entry.record.metric.as_str()).or_insert(entry);
-        }
         let AuditColumns { accuracy, perplexity, .. } = columns;
         let scores = columns.task_names().into_iter().chain(columns.text_names());
         let scores: Vec<&str> = scores.chain([accuracy.as_str(), perplexity.as_str()]).collect();
-        for row in &mut rows {
+        let keyed = entries.iter().map(|entry| ((entry.artifact.as_str(), &entry.record.condition), entry));
+        let rows = group_by_key(keyed).into_iter().map(|((artifact, condition), cells)| {
+            let first = cells.iter().rev().map(|&cell| (cell.record.metric.as_str(), cell)).collect();
+            let mut row = AuditRow { artifact, condition, columns, cells, first, scores: Vec::new() };
             row.scores = scores.iter().map(|metric| Some(row.get(metric)?.0)).collect();
-        }
-        rows
+            row
+        });
+        rows.collect()
     }
 
     /// Returns the first cell for a metric, with its value.

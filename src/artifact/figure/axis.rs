@@ -117,9 +117,9 @@ impl Range {
         range
     }
 
-    /// Returns the low end of a linear range that starts above 0, or `None` for any other range.
-    pub(super) fn low_end_above_zero(&self) -> Option<f64> {
-        (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
+    /// Returns whether a linear range starts above 0.
+    pub(super) fn starts_above_zero(&self) -> bool {
+        self.scale == Scale::Linear && self.low > 0.0
     }
 
     /// Returns the distance between ticks: 1, 2 or 5 times a power of ten.

@@ -39,15 +39,10 @@ pub struct Series<T = BarValue> {
     pub values: Vec<T>,
 }
 
-impl Series<Vec<f64>> {
-    fn marker_key(&self) -> (Key, String) {
-        (Key::Marker(palette::look(&self.method)), self.label.clone())
-    }
-}
-
-impl Series {
-    fn bar_key(&self) -> (Key, String) {
-        (Key::Bar(palette::look(&self.method)), self.label.clone())
+impl<T> Series<T> {
+    /// Returns the legend entry, given the kind of its key.
+    fn legend_entry(&self, key: fn(palette::Look) -> Key) -> (Key, String) {
+        (key(palette::look(&self.method)), self.label.clone())
     }
 }
 
@@ -111,7 +106,7 @@ impl BarChart {
         let orientation = LabelOrientation::new(widest, Frame::plot_width(around.width, &range) / places);
         let label_height = orientation.height(widest);
         let negative = all.iter().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
-        let keys: Vec<(Key, String)> = self.series.iter().map(Series::bar_key).collect();
+        let keys: Vec<(Key, String)> = self.series.iter().map(|series| series.legend_entry(Key::Bar)).collect();
         let foot = if negative { label_height } else { 0.0 };
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: label_height, foot, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
@@ -246,7 +241,7 @@ impl DotChart {
         let range = Range::from_values(numbers, self.axis.scale)
             .ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
         let range = range.with_margin(false);
-        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
+        let keys: Vec<(Key, String)> = self.methods.iter().map(|method| method.legend_entry(Key::Marker)).collect();
         let plan = FramePlan {
             around,
             axis: &self.axis,

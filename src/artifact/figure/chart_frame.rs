@@ -53,11 +53,11 @@ pub(super) const LAYER_HEIGHT: f64 = 8.9;
 /// Length of the arrows from the embedding to the first layer and from the last layer to the head, in points.
 pub(super) const STACK_ENDS: f64 = 9.0;
 
-/// Draws the heading and returns the y-coordinate below it.
-pub(super) fn draw_heading(scene: &mut Scene, words: &str) -> f64 {
-    let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
+/// Draws the heading and the legend, and returns the y-coordinate below them.
+pub(super) fn draw_head(scene: &mut Scene, heading: &str, entries: &[(Key, String)]) -> f64 {
+    let lines = font::wrap(heading, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
-    if lines.is_empty() { MARGIN } else { end + 2.0 }
+    draw_legend(scene, entries, if lines.is_empty() { MARGIN } else { end + 2.0 })
 }
 
 /// Draws the note and sets the height of the figure.
@@ -98,8 +98,7 @@ pub(super) struct FramePlan<'a> {
 impl Frame {
     /// Draws the heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let headed = draw_heading(scene, &plan.around.heading);
-        let below = draw_legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
+        let below = draw_head(scene, &plan.around.heading, plan.entries);
         let ends = (MARGIN, scene.width - MARGIN);
         Self::draw_between(scene, plan, ends, below)
     }
@@ -251,8 +250,8 @@ const ENTRY_GAP: f64 = 10.0;
 const LEGEND_ROW_HEIGHT: f64 = font::LINE + 2.0;
 
 /// Draws the legend from `top` downward and returns the y-coordinate below it.
-pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
-    let room = right - left;
+fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], top: f64) -> f64 {
+    let room = scene.width - MARGIN - MARGIN;
     let labels: Vec<String> =
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
     let cells: Vec<f64> = entries
@@ -272,7 +271,7 @@ pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, r
     for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
         let row = i / widths.len();
         let column = i % widths.len();
-        let x = left + widths[..column].iter().sum::<f64>();
+        let x = MARGIN + widths[..column].iter().sum::<f64>();
         let middle = top + LEGEND_ROW_HEIGHT * (row as f64 + 0.5);
         draw_key(scene, *key, (x, middle));
         scene.text((x + key.width() + GAP, middle + BASELINE_OFFSET), label, Anchor::Start, TEXT);

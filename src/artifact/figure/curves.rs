@@ -142,7 +142,7 @@ impl Curves {
     /// Returns the value axis. Its label says where the axis starts if that is not 0.
     fn value_axis(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
-        if ys.low_end_above_zero().is_some()
+        if ys.starts_above_zero()
             && let Some(first) = ys.ticks(Frame::max_ticks(width)).first()
         {
             axis.label = format!("{}, axis starts at {}", axis.title(), first.text);

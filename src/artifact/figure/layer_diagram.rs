@@ -2,14 +2,15 @@
 //! into its attention and its MLP.
 
 use super::chart_frame::{
-    self, BASELINE_OFFSET, GAP, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
-    draw_stack_ends,
+    BASELINE_OFFSET, GAP, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
+    draw_head, draw_stack_ends,
 };
 use super::font;
 use super::palette::{self, KEPT_LAYER, ON_GHOST, REMOVED_LAYER, SECONDARY_TEXT, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use super::split_stack::{MAP_LABEL, SplitStack, SublayerCut};
 use crate::error::{Error, Result};
+use crate::model::Cut;
 use crate::results::ranges;
 use crate::style::Dash;
 
@@ -26,8 +27,7 @@ pub struct DiagramRow {
 pub enum DiagramCut {
     /// Whole layers, drawn as a dense, a pruned and a ghosted stack.
     Layers {
-        /// Indices of the removed layers, counted from 0. They are distinct and may be in any order.
-        removed: Vec<usize>,
+        removed: Cut,
         /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region of
         /// adjacent removed layers.
         operators: Vec<(usize, usize)>,
@@ -68,8 +68,8 @@ impl LayerDiagram {
     /// Draws the diagram and returns the y-coordinate of its lower edge.
     ///
     /// # Errors
-    /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains a
-    /// layer that the backbone does not have.
+    /// Fails if there are no selections or too many. Also fails if a selection is empty or contains a layer that the
+    /// backbone does not have.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let max_selections = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > max_selections {
@@ -78,8 +78,7 @@ impl LayerDiagram {
                 .found(self.selections.len().to_string()));
         }
         let regions = self.selections.iter().map(|row| row.regions(self.layers)).collect::<Result<Vec<_>>>()?;
-        let headed = chart_frame::draw_heading(scene, &around.heading);
-        let top = chart_frame::draw_legend(scene, &self.legend(), (MARGIN, scene.width - MARGIN, headed)) + GAP;
+        let top = draw_head(scene, &around.heading, &self.legend()) + GAP;
         let width = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
         for (i, selection) in self.selections.iter().enumerate() {
@@ -288,13 +287,13 @@ impl DiagramRow {
     /// Returns whether each removed layer has its own operator even though some of the layers are adjacent.
     pub fn is_layer_by_layer(&self) -> bool {
         let DiagramCut::Layers { removed, operators } = &self.cut else { return false };
-        operators.len() == removed.len() && removed.iter().any(|layer| removed.contains(&(layer + 1)))
+        operators.len() == removed.whole_layers().len() && removed.regions().len() < operators.len()
     }
 
     /// Checks the cut and returns its regions of removed layers. A cut of sublayers has no regions.
     fn regions(&self, layers: usize) -> Result<Vec<Region>> {
         let found = match &self.cut {
-            DiagramCut::Layers { removed, .. } => group_regions(removed, layers),
+            DiagramCut::Layers { removed, .. } => find_regions(removed, layers),
             DiagramCut::Sublayers(cut) => cut.check(layers).map(|()| Vec::new()),
         };
         found.map_err(|error| error.at(self.label.as_str()))
@@ -306,7 +305,8 @@ impl DiagramCut {
     fn sentences(&self, layers: usize) -> Vec<String> {
         match self {
             Self::Layers { removed, .. } => {
-                vec![format!("{} of {layers} layers removed: {}", removed.len(), ranges(removed, "–", ", "))]
+                let removed = removed.whole_layers();
+                vec![format!("{} of {layers} layers removed: {}", removed.len(), ranges(&removed, "–", ", "))]
             }
             Self::Sublayers(cut) => cut.sentences(layers),
         }
@@ -321,26 +321,19 @@ fn replaced_regions(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Reg
     if all.is_empty() { regions.to_vec() } else { all }
 }
 
-/// Groups the removed layers into regions of adjacent layers.
+/// Returns the regions of adjacent removed layers.
 ///
 /// # Errors
-/// Fails if `removed` is empty, repeats a layer or contains an index that is not below `layers`.
-fn group_regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
-    let mut sorted = removed.to_vec();
-    sorted.sort_unstable();
-    let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
-    let fault = match (sorted.last(), twice) {
-        (None, _) => Some("none".to_owned()),
-        (Some(largest), _) if *largest >= layers => Some(format!("layer {largest}")),
-        (_, Some(pair)) => Some(format!("layer {} twice", pair[0])),
-        _ => None,
+/// Fails if no layer is removed, or if one is not below `layers`.
+fn find_regions(removed: &Cut, layers: usize) -> Result<Vec<Region>> {
+    let found = match removed.whole_layers().last() {
+        None => "none".to_owned(),
+        Some(largest) if *largest >= layers => format!("layer {largest}"),
+        Some(_) => return Ok(removed.regions().into_iter().map(|(start, end)| (start, end - 1)).collect()),
     };
-    if let Some(found) = fault {
-        return Err(Error::bad_input("invalid removed layers")
-            .expected(format!("one or more distinct layers below {layers}"))
-            .found(found));
-    }
-    Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())
+    Err(Error::bad_input("invalid removed layers")
+        .expected(format!("one or more distinct layers below {layers}"))
+        .found(found))
 }
 
 #[cfg(test)]
@@ -349,15 +342,15 @@ mod tests {
 
     #[test]
     fn consecutive_layers_are_one_region() {
-        let regions = group_regions(&[9, 3, 8, 7], 16).unwrap();
+        let regions = find_regions(&Cut::layers([9, 3, 8, 7]), 16).unwrap();
         assert_eq!(regions, [(3, 3), (7, 9)]);
         assert_eq!(ranges(&[9, 3, 8, 7], "–", ", "), "3, 7–9");
     }
 
     #[test]
     fn invalid_removed_layers_are_rejected() {
-        for (removed, found) in [(vec![16], "layer 16"), (vec![], "none"), (vec![2, 2], "layer 2 twice")] {
-            let message = group_regions(&removed, 16).unwrap_err().to_string();
+        for (removed, found) in [(vec![16], "layer 16"), (vec![], "none")] {
+            let message = find_regions(&Cut::layers(removed), 16).unwrap_err().to_string();
             assert!(message.contains(found), "{message}");
         }
     }

@@ -99,8 +99,7 @@ impl Pareto {
     /// Fails if a panel has no point that its axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let ranges = (0..self.columns.len()).map(|column| self.x_range(column)).collect::<Result<Vec<Range>>>()?;
-        let mut below = chart_frame::draw_heading(scene, &around.heading);
-        below = chart_frame::draw_legend(scene, &self.legend_entries(), (MARGIN, scene.width - MARGIN, below));
+        let mut below = chart_frame::draw_head(scene, &around.heading, &self.legend_entries());
         for row in 0..self.rows.len() {
             let top = if row == 0 { below } else { below + ROW_GAP };
             for (column, xs) in ranges.iter().enumerate() {

@@ -166,7 +166,7 @@ pub(super) fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usiz
 }
 
 fn diagram_row(label: &str, removed: Vec<usize>) -> DiagramRow {
-    DiagramRow { label: label.into(), cut: DiagramCut::Layers { removed, operators: vec![] } }
+    DiagramRow { label: label.into(), cut: DiagramCut::Layers { removed: Cut::layers(removed), operators: vec![] } }
 }
 
 /// Builds a diagram of 40 layers with replaced attention sublayers and with removed layers or sublayers.

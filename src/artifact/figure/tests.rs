@@ -2,6 +2,7 @@ use super::palette::look;
 use super::sample_figures::{METHODS, all, bars, channels, depths, diagram, figure_from, norms};
 use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
+use crate::model::Cut;
 
 #[test]
 fn each_value_has_one_bar() {
@@ -299,7 +300,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
 #[test]
 fn layerwise_repair_has_one_operator_per_removed_layer() {
     let mut row = diagram(16, vec![], vec![7, 8, 12]).1.selections.remove(1);
-    row.cut = DiagramCut::Layers { removed: vec![7, 8, 12], operators: vec![(7, 8), (8, 9), (12, 13)] };
+    row.cut = DiagramCut::Layers { removed: Cut::layers([7, 8, 12]), operators: vec![(7, 8), (8, 9), (12, 13)] };
     assert!(row.is_layer_by_layer());
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::artifact::audit::Severity;
+use crate::artifact::audit::Finding;
 use crate::results::{SavedTable, group_by_key};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Page {
     /// Artifacts in the order of the page. Profile and name together are unique.
     pub artifacts: Vec<PageArtifact>,
     pub claims: Vec<ClaimRow>,
-    pub findings: Vec<FindingRow>,
+    pub findings: Vec<Finding>,
     /// Results folders left out of the page, each with the reason.
     pub left_out: Vec<(String, String)>,
     /// Provenance of each cell. The keys are those in [`SavedCell::key`](crate::results::SavedCell::key).
@@ -209,20 +209,6 @@ impl Judgement {
             Self::NotApplicable => "–",
         }
     }
-}
-
-/// A problem found by the audit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FindingRow {
-    pub severity: Severity,
-    /// Check that reported the problem.
-    pub rule: String,
-    #[serde(rename = "place")]
-    pub position: String,
-    pub expected: String,
-    pub found: String,
-    pub note: String,
 }
 
 #[cfg(test)]

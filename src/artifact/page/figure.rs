@@ -4,10 +4,10 @@
 //! those of other figures, its scripts never run, and it loads no other files. `prefers-color-scheme` still works. The
 //! text cannot be selected, but the tables contain the same numbers.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
 use super::data::{FigureView, PageArtifact};
-use super::html::base64;
 use crate::error::{Error, Result};
 
 /// CSS pixels per point. At this scale, text in figures is as large as text in tables.
@@ -43,7 +43,7 @@ pub(super) fn build_figure<'a>(view: &'a FigureView, artifact: &PageArtifact) ->
         says: parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(". "),
         size: figure_size(root).map(|(width, height)| (width.round() as u32, height.round() as u32)),
         sheet: !view.svg.contains("prefers-color-scheme"),
-        data: base64(view.svg.as_bytes()),
+        data: BASE64_STANDARD.encode(&view.svg),
     })
 }
 

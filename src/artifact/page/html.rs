@@ -1,6 +1,7 @@
 //! Escaping of text for HTML, ids and URLs.
 
 use minijinja::{AutoEscape, Output, State, Value, escape_formatter};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::files::sha256;
 
@@ -20,17 +21,11 @@ pub(super) fn write_escaped(
     }
 }
 
-/// Percent-encodes every byte except letters, digits, `-._~` and the characters in `also`. The encoding is injective,
-/// and the result is valid in ids and URL fragments.
-pub(super) fn percent_encode(text: &str, also: &str) -> String {
-    text.bytes()
-        .map(|byte| if is_plain(also, byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
-fn is_plain(also: &str, byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte)
-}
+/// Characters that are percent-encoded in ids: all except letters, digits and `-._~`. The encoding is injective, and the
+/// result is valid in ids and URL fragments.
+const ENCODED_IN_IDS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Characters that are percent-encoded in links to files.
+pub(super) const ENCODED_IN_PATHS: &AsciiSet = &ENCODED_IN_IDS.remove(b'/');
 
 /// Returns the id of the note for a cell. Ids are short, because every number on the page contains one.
 pub(super) fn cell_id(key: &str) -> String {
@@ -39,42 +34,13 @@ pub(super) fn cell_id(key: &str) -> String {
 
 pub(super) fn artifact_id(profile: &str, name: &str) -> String {
     let slash = if profile.is_empty() { "" } else { "/" };
-    format!("artifact-{}{slash}{}", percent_encode(profile, ""), percent_encode(name, ""))
-}
-
-/// Encodes bytes in base64 with padding (RFC 4648 §4).
-pub(super) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().enumerate().fold(0u32, |group, (i, &byte)| group | u32::from(byte) << (16 - 8 * i));
-        for digit in 0..4 {
-            let index = (group >> (18 - 6 * digit)) & 63;
-            text.push(if digit <= chunk.len() { char::from(DIGITS[index as usize]) } else { '=' });
-        }
-    }
-    text
+    let [profile, name] = [profile, name].map(|text| utf8_percent_encode(text, ENCODED_IN_IDS));
+    format!("artifact-{profile}{slash}{name}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_matches_the_rfc_vectors() {
-        // Test vectors from RFC 4648 §10.
-        for (bytes, text) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
 
     #[test]
     fn different_keys_have_different_ids() {

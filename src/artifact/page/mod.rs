@@ -25,13 +25,14 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-pub use data::{CellNote, ClaimRow, ComputedBy, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact};
+pub use data::{CellNote, ClaimRow, ComputedBy, FigureView, Judgement, ObjectNote, Page, PageArtifact};
 
 pub(crate) use summary::{WRITING_FINISHED, WRITING_STARTED};
 
@@ -202,5 +203,5 @@ fn render_template(template: &str, values: &impl Serialize) -> Result<String, mi
 
 /// Returns the hash of a style or script as it is written in the `Content-Security-Policy`.
 fn policy_hash(text: &str) -> String {
-    format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
+    format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }

@@ -1,7 +1,7 @@
 //! Sample pages for tests: a large one, and one whose texts look like markup.
 
 use super::*;
-use crate::artifact::audit::Severity;
+use crate::artifact::audit::{Check, Finding, Severity};
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 
 /// Text that would break out of every context in which data is embedded if it were not escaped.
@@ -32,13 +32,16 @@ pub(super) fn hostile_page() -> Page {
             artifact: hostile(),
             profile: hostile(),
         }],
-        findings: vec![FindingRow {
+        findings: vec![Finding {
             severity: Severity::Contradiction,
-            rule: hostile(),
-            position: hostile(),
+            check: Check::Copy,
+            artifact: hostile(),
+            row: hostile(),
+            column: hostile(),
             expected: hostile(),
             found: hostile(),
             note: hostile(),
+            places: hostile(),
         }],
         left_out: vec![(hostile(), hostile())],
         cells: [(hostile(), hostile_note())].into(),

@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use percent_encoding::utf8_percent_encode;
 use serde::Serialize;
 
-use super::data::{CellNote, ClaimRow, ComputedBy, FindingRow, Page, PageArtifact};
+use super::data::{CellNote, ClaimRow, ComputedBy, Page, PageArtifact};
 use super::figure::{self, PageFigure};
-use super::html::{artifact_id, cell_id, percent_encode};
+use super::html::{ENCODED_IN_PATHS, artifact_id, cell_id};
 use super::html_table::{self, PageTable};
 use super::summary::{self, VerdictCount};
-use crate::artifact::audit::Severity;
+use crate::artifact::audit::{Finding, Severity};
 use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::quantity::pluralize;
@@ -178,7 +179,7 @@ fn url_name(artifact: &PageArtifact) -> String {
 /// Returns the link to a file, or `None` if the path is absolute or a URL.
 fn relative_link(path: &str) -> Option<String> {
     let is_external = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
-    (!is_external).then(|| percent_encode(path, "/"))
+    (!is_external).then(|| utf8_percent_encode(path, ENCODED_IN_PATHS).to_string())
 }
 
 /// Formats an origin, for example `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
@@ -290,16 +291,16 @@ const TOY_MODELS: &str = "On small models, a claim that fails is not refuted for
 ///
 /// # Errors
 /// Fails in the same cases as [`html_table::build_table`].
-pub(super) fn build_findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
+pub(super) fn build_findings(findings: &[Finding]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("Inconsistencies in the paper's own tables. {}", caption.join(" "));
     let view = SavedTable {
         columns: label_columns(&["Rule", "Where", "Expected", "Found", "Note"], 0),
         rows: findings
             .iter()
-            .map(|row| SavedRow {
-                group: Some(row.severity.name().to_owned()),
-                cells: [&row.rule, &row.position, &row.expected, &row.found, &row.note]
+            .map(|Finding { severity, check, artifact, row, column, expected, found, note, .. }| SavedRow {
+                group: Some(severity.name().to_owned()),
+                cells: [check.description(), &format!("{artifact}: {row}, {column}"), expected, found, note]
                     .map(SavedCell::from_text)
                     .to_vec(),
                 ..SavedRow::default()

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
-use crate::artifact::audit::Severity;
+use super::data::{ClaimRow, Judgement, Page, PageArtifact};
+use crate::artifact::audit::{Finding, Severity, filter_by_severity};
 use crate::quantity::pluralize;
 
 /// Collects the names and values shown in the page header from the provenance of the artifacts.
@@ -92,16 +92,12 @@ fn short_commit(commit: &str) -> String {
 }
 
 /// Formats the number of findings by severity, for example `52 contradictions, 15 suspicions and 20 remarks`.
-pub(super) fn format_finding_counts(findings: &[FindingRow]) -> String {
-    let counts = Severity::ALL.map(|severity| (count_findings(findings, severity), severity.name()));
+pub(super) fn format_finding_counts(findings: &[Finding]) -> String {
+    let counts = Severity::ALL.map(|severity| (filter_by_severity(findings, severity).count(), severity.name()));
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let mut words: Vec<String> = counts.map(|(count, name)| pluralize(count, name)).collect();
     let last = words.pop().unwrap_or_default();
     if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
-}
-
-fn count_findings(findings: &[FindingRow], severity: Severity) -> usize {
-    findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
 /// Strip that shows one square per claim and counts the sentences by verdict.

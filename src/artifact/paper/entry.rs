@@ -18,10 +18,6 @@ use crate::{metric, recovery};
 const HEADER: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
-fn parse_lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
-    csv::rows(file, &HEADER.split(',').collect::<Vec<_>>(), text)
-}
-
 #[derive(Deserialize)]
 struct PaperLine {
     artifact: String,
@@ -58,34 +54,22 @@ impl PaperNumber {
     /// Fails with the file name and line number if the header is wrong. Also fails if a line has the wrong number of
     /// columns, belongs to another table or contains an invalid field.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
-        let file = format!("{artifact}.csv");
-        let rows = parse_lines(&file, text)?;
-        rows.into_iter()
-            .map(|(line, row)| {
-                if row.artifact != artifact {
-                    return Err(
-                        value_error("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}"))
-                    );
-                }
-                Self::from_line(&file, line, row)
-            })
-            .collect()
+        Self::parse_lines(&format!("{artifact}.csv"), Some(artifact), text)
     }
 
-    /// Parses a user file in the same format.
-    ///
-    /// # Errors
-    /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
-    pub(super) fn parse_tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = parse_lines(file, text).map_err(into_bad_input)?;
-        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(into_bad_input)).collect()
+    /// Parses a file with one number per line. All lines must belong to the table `artifact`, if it is given.
+    fn parse_lines(file: &str, artifact: Option<&str>, text: &str) -> Result<Vec<Self>> {
+        let rows: Vec<(usize, PaperLine)> = csv::rows(file, &HEADER.split(',').collect::<Vec<_>>(), text)?;
+        let numbers = rows.into_iter().map(|(line, row)| {
+            Self::from_line(file, line, artifact, row).map_err(|error| error.at(format!("{file}:{line}")))
+        });
+        numbers.collect()
     }
 
-    fn from_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
-        Self::validate_line(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
-    }
-
-    fn validate_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
+    fn from_line(file: &str, line: usize, artifact: Option<&str>, row: PaperLine) -> Result<Self> {
+        if let Some(artifact) = artifact.filter(|artifact| row.artifact != **artifact) {
+            return Err(value_error("artifact", &format!("`{artifact}`"), &row.artifact));
+        }
         for (name, field) in [
             ("artifact", &row.artifact),
             ("backbone", &row.backbone),
@@ -143,11 +127,6 @@ impl PaperNumber {
     }
 }
 
-/// Turns an error about embedded data into an error about bad input.
-fn into_bad_input(error: Error) -> Error {
-    error.with_kind(ErrorKind::BadInput)
-}
-
 /// Parses digits with an optional decimal point. Returns `None` for an empty field.
 fn parse_decimal(column: &str, field: &str) -> Result<Option<f64>> {
     if field.is_empty() {
@@ -180,7 +159,8 @@ impl PaperNumber {
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();
         if head.trim_end() == HEADER {
-            return Self::parse_tidy(&file, text);
+            // Bad lines of a user's file are bad input, unlike those of the embedded tables.
+            return Self::parse_lines(&file, None, text).map_err(|error| error.with_kind(ErrorKind::BadInput));
         }
         Self::parse_wide(&file, text, labels, wanted)
     }

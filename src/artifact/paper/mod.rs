@@ -13,20 +13,12 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::results::number_record::Record;
 
-/// Parses the numbers in a table, with their locations.
-///
-/// # Errors
-/// Fails if the table is unknown or the embedded data is invalid.
-pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
-    PaperTable::find(artifact)?.entries()
-}
-
 /// Returns the numbers in a table (`table2` to `tableA10`).
 ///
 /// # Errors
-/// Fails in the same cases as [`entries`].
+/// Fails if the table is unknown or the embedded data is invalid.
 pub fn records(artifact: &str) -> Result<Vec<Record>> {
-    Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
+    Ok(PaperTable::find(artifact)?.entries()?.into_iter().map(|entry| entry.record).collect())
 }
 
 /// Returns the numbers in all tables. Tables known under several names are included only once.
@@ -148,7 +140,7 @@ mod tests {
     #[test]
     fn entry_keeps_condition_location_and_digits() {
         // The number in the first row and sixth column of the paper's table 2 is 45.00.
-        let entry = &entries("table2").unwrap()[5];
+        let entry = &PaperTable::find("table2").unwrap().entries().unwrap()[5];
         assert_eq!((entry.artifact.as_str(), entry.line, entry.printed.as_str()), ("table2", 7, "45.00"));
         assert_eq!(entry.decimals(), 2);
         let Record { condition, metric, value, error } = &entry.record;

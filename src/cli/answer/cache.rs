@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{AbandonedDraft, DamagedRecord, InventoryItem, ObjectCondition, Store, UnknownEntry};
+use ghostlab_store::{AbandonedDraft, DamagedEntry, InventoryItem, Store};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -58,11 +58,11 @@ pub(crate) enum ArtifactState {
 
 impl ArtifactState {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
-        match &entry.condition {
-            ObjectCondition::Damaged(_) => Self::Damaged,
-            ObjectCondition::Intact(_) if entry.is_newer_version() => Self::LaterVersion,
-            ObjectCondition::Intact(_) if !entry.is_current() => Self::OtherVersion,
-            ObjectCondition::Intact(_) => Self::Whole,
+        match &entry.object {
+            Err(_) => Self::Damaged,
+            Ok(_) if entry.is_newer_version() => Self::LaterVersion,
+            Ok(_) if !entry.is_current() => Self::OtherVersion,
+            Ok(_) => Self::Whole,
         }
     }
 }
@@ -179,30 +179,19 @@ pub(crate) struct CacheVerifyAnswer {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
     /// Error that names the path and describes the damage.
-    pub(crate) error: ErrorParts,
-    /// Error as text.
-    #[serde(skip)]
-    pub(crate) text: String,
+    #[schemars(with = "ErrorParts")]
+    pub(crate) error: Error,
     /// Whether the file was removed.
     pub(crate) removed: bool,
 }
 
 impl DamagedFile {
-    fn from_unknown_entry(stray: &UnknownEntry, repair: bool) -> Self {
-        Self::new(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
-    }
-
-    fn from_record(record: &DamagedRecord, repair: bool) -> Self {
-        Self::new(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
-    }
-
-    /// Creates an entry with `error`, or with the error in `removed` if the file could not be removed.
-    fn new(error: Error, removed: Result<()>, repair: bool) -> Self {
-        let (removed, error) = match removed {
-            Ok(()) => (repair, error),
-            Err(error) => (false, error),
-        };
-        Self { error: error.parts().clone(), text: error.to_string(), removed }
+    /// Removes the entry if `repair` is set. If it cannot be removed, the error is that of the removal.
+    fn new(entry: DamagedEntry, repair: bool) -> Self {
+        match if repair { entry.remove() } else { Ok(()) } {
+            Ok(()) => Self { error: entry.error, removed: repair },
+            Err(error) => Self { error, removed: false },
+        }
     }
 }
 
@@ -214,10 +203,8 @@ pub(crate) struct DamagedArtifact {
     /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
     /// Error that describes the damage.
-    pub(crate) error: ErrorParts,
-    /// Error as text.
-    #[serde(skip)]
-    pub(crate) text: String,
+    #[schemars(with = "ErrorParts")]
+    pub(crate) error: Error,
 }
 
 impl CacheVerifyAnswer {
@@ -228,23 +215,20 @@ impl CacheVerifyAnswer {
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries
             .into_par_iter()
             .filter_map(|entry| {
-                let (error, text) = match &entry.condition {
-                    ObjectCondition::Damaged(error) => to_parts_and_text(error),
-                    ObjectCondition::Intact(artifact) => to_parts_and_text(&artifact.verify().err()?),
+                let error = match &entry.object {
+                    Err(error) => error.clone(),
+                    Ok(artifact) => artifact.verify().err()?,
                 };
-                let key = entry.hash.clone();
-                let stage = entry.stage.clone();
-                Some((entry, DamagedArtifact { key, stage, error, text }))
+                let damaged = DamagedArtifact { key: entry.hash.clone(), stage: entry.stage.clone(), error };
+                Some((entry, damaged))
             })
             .collect();
         let (bad, damaged): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         if repair {
             store.remove_all(&bad)?;
         }
-        let strays =
-            store.unknown_entries().iter().map(|stray| DamagedFile::from_unknown_entry(stray, repair)).collect();
-        let records = store.damaged_records();
-        let records = records.iter().map(|record| DamagedFile::from_record(record, repair)).collect();
+        let strays = store.unknown_entries().into_iter().map(|stray| DamagedFile::new(stray, repair)).collect();
+        let records = store.damaged_records().into_iter().map(|record| DamagedFile::new(record, repair)).collect();
         let store = store.root().display().to_string();
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
@@ -253,10 +237,6 @@ impl CacheVerifyAnswer {
     pub(crate) fn is_intact(&self) -> bool {
         (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|stray| stray.removed)
     }
-}
-
-fn to_parts_and_text(error: &Error) -> (ErrorParts, String) {
-    (error.parts().clone(), error.to_string())
 }
 
 /// Output of `cache gc`: objects to delete.

@@ -12,42 +12,19 @@ pub(super) mod write_commands;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use clap::{Args, CommandFactory};
+use clap::CommandFactory;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::terminal;
+pub(super) use super::terminal::is_json;
 use crate::error::{Error, ErrorParts, Result};
 
 /// Version of the output schema. Adding fields does not change it.
 const SCHEMA_VERSION: u32 = 1;
-
-/// Command-line option that selects the output format.
-#[derive(Args)]
-pub(super) struct OutputFormat {
-    /// Print the result or the error as JSON.
-    ///
-    /// `ghostlab schema output` prints the schema.
-    #[arg(long, global = true)]
-    json: bool,
-}
-
-/// Whether `--json` was given. Set once after the arguments are parsed.
-static JSON: AtomicBool = AtomicBool::new(false);
-
-impl OutputFormat {
-    pub(super) fn apply(&self) {
-        JSON.store(self.json, Relaxed);
-    }
-}
-
-pub(super) fn is_json() -> bool {
-    JSON.load(Relaxed)
-}
 
 /// Prints the output of a successful command: as JSON if `--json` was given, and by calling `print_text` otherwise.
 /// `variant` is the variant of [`Answer`] that contains the output.
@@ -135,7 +112,8 @@ struct ErrorWithExitCode {
     /// Exit code of the process.
     exit_code: u8,
     #[serde(flatten)]
-    parts: ErrorParts,
+    #[schemars(with = "ErrorParts")]
+    error: Error,
 }
 
 impl Document {
@@ -146,7 +124,7 @@ impl Document {
 
 /// Prints an error as a JSON document.
 pub(super) fn print_error(command: &str, error: &Error) {
-    let failure = ErrorWithExitCode { exit_code: error.exit_code(), parts: error.parts().clone() };
+    let failure = ErrorWithExitCode { exit_code: error.exit_code(), error: error.clone() };
     // Ignore write failures, because the error is also printed to stderr.
     terminal::print_json(&Document::new(Outcome::Error(CommandError { command: command.to_owned(), error: failure })))
         .ok();

@@ -10,14 +10,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::terminal::format_cell_count;
 use super::cache::KindTotals;
 use super::plan_cost::{PlanCost, compute_cost};
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::exec::{Preflight, RunSettings};
-use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, StoreState, StoredKeyIndex, TrialCount, Variant};
+use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, StoreView, StoredKeyIndex, TrialCount, Variant};
 use crate::pipeline::stage::{self, InputNames, Stage};
+use crate::quantity::pluralize;
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Output of `plan`.
@@ -237,7 +237,7 @@ impl GridPlan {
 /// Counts the required, stored and missing objects of each kind, and lists the reasons for the missing ones.
 pub(crate) fn count_artifacts(
     plan: &Plan<'_>,
-    state: &StoreState,
+    state: &StoreView,
     stored_keys: &StoredKeyIndex,
     store: &Store,
 ) -> Vec<ArtifactCount> {
@@ -280,7 +280,7 @@ pub(crate) fn count_artifacts(
 }
 
 /// Returns the jobs that still have to run for a backbone, in order of execution.
-fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
+fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreView) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let calibrated = backbone.variants.iter().filter(|variant| variant.calibration == Some(index));
@@ -290,55 +290,42 @@ fn list_jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Ve
             .filter(|variant| !is_stored(state, &variant.selection) || !is_stored(state, &variant.operator))
             .count();
         let text = calibration.calibration.to_string();
-        for TrialCount { criterion, needed, stored } in TrialCount::count_by_criterion(plan, backbone, index, state) {
-            if stored < needed {
-                let calibration = text.clone();
-                let trials = needed - stored;
-                jobs.push(PlannedJob::ChooseLayers {
-                    backbone: backbone_name(backbone),
-                    criterion,
-                    calibration,
-                    trials,
-                });
-            }
-        }
+        let trials = TrialCount::count_by_criterion(plan, backbone, index, state).into_iter();
+        jobs.extend(trials.filter(|count| count.stored < count.needed).map(|count| PlannedJob::ChooseLayers {
+            backbone: backbone.name.clone(),
+            criterion: count.criterion,
+            calibration: text.clone(),
+            trials: count.needed - count.stored,
+        }));
         if missing > 0 {
-            jobs.push(PlannedJob::Calibrate { backbone: backbone_name(backbone), calibration: text, cells: missing });
+            jobs.push(PlannedJob::Calibrate { backbone: backbone.name.clone(), calibration: text, cells: missing });
         }
-        for trained in
-            calibrated.iter().filter_map(|variant| variant.trained.as_ref()).filter(|model| !state.has(&model.key))
-        {
-            let calibration = backbone.calibrations[trained.text].calibration.to_string();
-            jobs.push(PlannedJob::Finetune { backbone: backbone_name(backbone), calibration });
-        }
+        let trained = calibrated.iter().filter_map(|variant| variant.trained.as_ref());
+        jobs.extend(trained.filter(|trained| !state.has(&trained.key)).map(|trained| PlannedJob::Finetune {
+            backbone: backbone.name.clone(),
+            calibration: backbone.calibrations[trained.text].calibration.to_string(),
+        }));
     }
     for (index, evaluation) in backbone.evaluations.iter().enumerate() {
         let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[index])).count();
-        if cells > 0 {
-            jobs.push(PlannedJob::Score {
-                backbone: backbone_name(backbone),
-                on: evaluation.target.to_string(),
-                cells,
-            });
-        }
+        let on = evaluation.target.to_string();
+        jobs.extend((cells > 0).then(|| PlannedJob::Score { backbone: backbone.name.clone(), on, cells }));
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
         if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index])) {
             // All cells are timed in one job so that their latencies are comparable.
-            let prompt = prompt.to_string();
-            let cells = backbone.variants.len();
-            jobs.push(PlannedJob::Time { backbone: backbone_name(backbone), prompt, cells });
+            jobs.push(PlannedJob::Time {
+                backbone: backbone.name.clone(),
+                prompt: prompt.to_string(),
+                cells: backbone.variants.len(),
+            });
         }
     }
     jobs
 }
 
-fn is_stored(state: &StoreState, key: &Option<Arc<Key>>) -> bool {
+fn is_stored(state: &StoreView, key: &Option<Arc<Key>>) -> bool {
     key.as_ref().is_none_or(|key| state.has(key))
-}
-
-fn backbone_name(backbone: &BackbonePlan) -> String {
-    backbone.name.clone()
 }
 
 impl fmt::Display for PlannedJob {
@@ -348,16 +335,16 @@ impl fmt::Display for PlannedJob {
                 write!(f, "select layers of {backbone} by {criterion} on {calibration}: {trials} trials")
             }
             Self::Calibrate { backbone, calibration, cells: count } => {
-                write!(f, "calibrate {backbone} on {calibration}: repair {}", format_cell_count(*count))
+                write!(f, "calibrate {backbone} on {calibration}: repair {}", pluralize(*count, "cell"))
             }
             Self::Finetune { backbone, calibration } => {
                 write!(f, "fine-tune an operator of {backbone} on {calibration}")
             }
             Self::Score { backbone, on, cells: count } => {
-                write!(f, "score {backbone} on {on}: {}", format_cell_count(*count))
+                write!(f, "score {backbone} on {on}: {}", pluralize(*count, "cell"))
             }
             Self::Time { backbone, prompt, cells: count } => {
-                write!(f, "time {backbone} over {prompt}: {}", format_cell_count(*count))
+                write!(f, "time {backbone} over {prompt}: {}", pluralize(*count, "cell"))
             }
         }
     }
@@ -366,7 +353,7 @@ impl fmt::Display for PlannedJob {
 fn list_missing(
     backbone: &BackbonePlan,
     variant: &Variant,
-    state: &StoreState,
+    state: &StoreView,
     stored_keys: &StoredKeyIndex,
 ) -> Vec<MissingObject> {
     let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));

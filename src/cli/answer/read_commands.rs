@@ -12,7 +12,7 @@ use crate::deviation::PruneCase;
 use crate::grid::Cell;
 use crate::model::{Config, Cut, Program};
 use crate::pipeline::exec::Overview;
-use crate::pipeline::plan::{BackbonePlan, ObjectState, Plan, Reason, StoreState, StoredKeyIndex, Variant};
+use crate::pipeline::plan::{BackbonePlan, ObjectState, Plan, Reason, StoreView, StoredKeyIndex, Variant};
 use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
@@ -224,7 +224,7 @@ pub(crate) struct ObjectProvenance {
 
 impl ExplainAnswer {
     pub(crate) fn new(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
-        let state = StoreState::read(plan, store);
+        let state = StoreView::survey(plan, store);
         let stored_keys = StoredKeyIndex::new(store, plan);
         let mut artifacts = Vec::new();
         let mut add = |what: String, key: &Key| artifacts.push(explain_object(what, key, &state, &stored_keys, store));
@@ -279,7 +279,7 @@ fn list_deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec
 fn explain_object(
     what: String,
     key: &Key,
-    state: &StoreState,
+    state: &StoreView,
     stored_keys: &StoredKeyIndex,
     store: &Store,
 ) -> ExplainedObject {

@@ -6,9 +6,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::super::requested_work::differing_settings;
 use crate::artifact::audit::Finding;
+use crate::artifact::{Artifact, ResultsFolder};
 use crate::error::{Error, ErrorParts};
 use crate::export::ExportedModel;
+use crate::grid::{Grid, HubSource};
+use crate::pipeline::exec::WorkerOutcome;
+use crate::results::ModelScore;
 use crate::search::SearchOutcome;
 
 pub(crate) fn display_path(path: &Path) -> String {
@@ -32,12 +37,13 @@ pub(crate) struct SkippedItem {
     /// Directory, file or artifact name.
     pub(crate) what: String,
     /// Error for this item.
-    pub(crate) error: ErrorParts,
+    #[schemars(with = "ErrorParts")]
+    pub(crate) error: Error,
 }
 
 impl SkippedItem {
     pub(crate) fn new(what: impl Into<String>, error: &Error) -> Self {
-        Self { what: what.into(), error: error.parts().clone() }
+        Self { what: what.into(), error: error.clone() }
     }
 }
 
@@ -77,7 +83,7 @@ pub(crate) struct ScoreAnswer {
     /// Name of the engine.
     pub(crate) engine: String,
     /// Scores on texts and tasks, and the average if there are several tasks.
-    pub(crate) scores: Vec<ScoredTarget>,
+    pub(crate) scores: Vec<ModelScore>,
     /// Inputs from the Hugging Face hub.
     pub(crate) hub: Vec<HubInput>,
     /// Results in the lm-evaluation-harness format, as written by `--output`.
@@ -89,30 +95,8 @@ pub(crate) struct ScoreAnswer {
 pub(crate) struct HubInput {
     /// Name in the grid.
     pub(crate) name: String,
-    /// Repository and revision, such as `org/name@main`.
-    pub(crate) repository: String,
-    /// Commit in the hub cache; null if a local copy was read.
-    pub(crate) commit: Option<String>,
-    /// Whether all files match the hashes in `hub.lock`.
-    pub(crate) pinned: bool,
-}
-
-/// Score of a model on one text or task.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct ScoredTarget {
-    /// Text with its window length, task as written in a grid, or `average`.
-    #[serde(rename = "of")]
-    pub(crate) label: String,
-    /// Metric name: `perplexity`, `acc` or `acc_norm`.
-    pub(crate) metric: String,
-    /// Perplexity, or accuracy in percent.
-    pub(crate) value: f64,
-    /// Standard error; null if unavailable.
-    pub(crate) standard_error: Option<f64>,
-    /// Bits per byte of text; null for tasks.
-    pub(crate) bits_per_byte: Option<f64>,
-    /// Number of windows or documents.
-    pub(crate) items: usize,
+    #[serde(flatten)]
+    pub(crate) source: HubSource,
 }
 
 /// Output of `worker`.
@@ -129,6 +113,21 @@ pub(crate) struct WorkerAnswer {
     pub(crate) failed: Option<usize>,
     /// Elapsed time in seconds.
     pub(crate) seconds: f64,
+}
+
+impl WorkerAnswer {
+    /// Creates the output for an outcome. It is `None` if the worker was interrupted.
+    pub(crate) fn new(outcome: Option<WorkerOutcome>, seconds: f64) -> Self {
+        let (end, counts) = match outcome {
+            Some(WorkerOutcome::Done { cells, complete, failed }) => {
+                (WorkerExit::Done, [cells, complete, failed].map(Some))
+            }
+            Some(WorkerOutcome::IdleTimeout) => (WorkerExit::Left, [None; 3]),
+            None => (WorkerExit::Stopped, [None; 3]),
+        };
+        let [cells, complete, failed] = counts;
+        Self { end, cells, complete, failed, seconds }
+    }
 }
 
 /// Reason why a worker exited.
@@ -242,6 +241,19 @@ pub(crate) struct ReproducedArtifact {
     pub(crate) recorded: Option<String>,
     /// Files written.
     pub(crate) files: Vec<String>,
+}
+
+impl ReproducedArtifact {
+    /// Creates the output for a run of `grid` that writes to `target`, without its outcome.
+    pub(crate) fn new(artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> Self {
+        Self {
+            name: artifact.name.clone(),
+            profile: grid.profile.clone(),
+            cells: grid.cells.len(),
+            differs: differing_settings(target),
+            ..Self::default()
+        }
+    }
 }
 
 /// Output of `fetch`.

@@ -1,6 +1,5 @@
-//! State shared by the jobs of a run, and the context of a calibration job.
+//! State shared by the jobs of a run.
 
-use std::cell::Cell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -9,18 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::backbone::{BackbonePlan, Variant};
+use super::backbone::Variant;
 use super::coordination::{self, Backoff, lock, timing_lease};
 use super::event::{Event, JobStarted, Reporter};
 use super::inputs::{GridInputs, Inputs};
 use super::models::Models;
 use super::run_settings::{RunSettings, WorkerLimits};
 use super::store_view::StoreView;
-use crate::calibrate::ActivationShape;
-use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
-use crate::model::Engine;
 use ghostlab_store::{Key, Lease, LeaseResult, Lookup, Store, StoredObject};
 
 /// Environment of a run: its store, settings, reporter and stop flag.
@@ -34,12 +30,13 @@ pub(crate) struct RunEnv<'a> {
     pub(crate) worker_limits: Option<WorkerLimits>,
 }
 
-/// State shared by the jobs of a run: stored objects, unreported scores, failures and progress.
+/// State shared by the jobs of a run: stored objects, loaded models, unreported scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
     pub(crate) env: RunEnv<'a>,
     pub(crate) store_view: &'a StoreView,
+    pub(crate) models: Models<'a>,
     /// Scores that this process has stored but not yet reported, by key hash. `None` for generated answers.
     fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
     idle: Mutex<Idle>,
@@ -71,12 +68,18 @@ struct Idle {
 }
 
 impl<'a> RunContext<'a> {
-    pub(crate) fn new(GridInputs { grid, inputs }: GridInputs<'a>, store_view: &'a StoreView, env: RunEnv<'a>) -> Self {
+    pub(crate) fn new(
+        GridInputs { grid, inputs }: GridInputs<'a>,
+        store_view: &'a StoreView,
+        models: Models<'a>,
+        env: RunEnv<'a>,
+    ) -> Self {
         Self {
             grid,
             inputs,
             env,
             store_view,
+            models,
             fresh_scores: Mutex::default(),
             idle: Mutex::new(Idle { since: env.store.now(), backoff: Backoff::default(), timed_out: false }),
             failures: Mutex::default(),
@@ -297,64 +300,5 @@ impl<'a> RunContext<'a> {
 
     pub(crate) fn has_timed_out(&self) -> bool {
         lock(&self.idle).timed_out
-    }
-}
-
-/// Context of a calibration, which runs one backbone on one text.
-pub(crate) struct CalibrationJob<'a> {
-    pub(crate) run: &'a RunContext<'a>,
-    pub(crate) models: &'a Models<'a>,
-    pub(crate) backbone: &'a BackbonePlan,
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) tokens: &'a Arc<Key>,
-    pub(crate) windows: Windows,
-    pub(crate) label: String,
-    pub(crate) shape: ActivationShape,
-    pub(crate) guard: &'a LeaseGuard<'a>,
-}
-
-impl CalibrationJob<'_> {
-    /// Checks that the lease is still held and that the weights have not changed since they were hashed. Must be called
-    /// before results are stored.
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
-        self.guard.check()?;
-        self.models.check_unchanged(self.backbone)
-    }
-}
-
-/// Guard for the lease of a running job. Also tracks whether the job has made progress.
-pub(crate) struct LeaseGuard<'a> {
-    run: &'a RunContext<'a>,
-    lease: Lease,
-    name: &'a str,
-    has_progressed: Cell<bool>,
-}
-
-impl<'a> LeaseGuard<'a> {
-    pub(crate) fn new(run: &'a RunContext<'a>, lease: Lease, name: &'a str) -> Self {
-        Self { run, lease, name, has_progressed: Cell::new(false) }
-    }
-
-    /// Checks that the lease is still held. Must be called before results are stored.
-    ///
-    /// # Errors
-    /// Fails if the lease was lost ([`Self::is_lost`]), for example because this process was paused for too long.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        self.name
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        !self.lease.is_held()
-    }
-
-    /// Records progress. The first call resets the crash count, because the remaining work did not cause those crashes.
-    pub(crate) fn record_progress(&self) {
-        if !self.has_progressed.replace(true) {
-            self.run.store.clear_deaths(self.name);
-        }
     }
 }

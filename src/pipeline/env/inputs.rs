@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::{ChatTemplate, builtin};
+use ghostlab_definitions::{ChatTemplate, Rows};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -166,11 +166,11 @@ impl Inputs {
                 let data = grid.task(task);
                 let definition = data.definition()?;
                 let files = data.rows()?;
-                let files = files.evaluated(definition);
-                let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+                let paths: Vec<&Path> = files.evaluated(definition).iter().map(PathBuf::as_path).collect();
                 let rows = self.read_unchanged(&paths, || {
                     sandbox::check_probe(data.probe(&task.how, Path::new(""))?)?;
-                    builtin::rows(definition, files)
+                    let rows = files.rows(&definition.data, definition.evaluated_split());
+                    rows.map_err(|error| error.at(format!("task {}", definition.name)))
                 })?;
                 Ok((task.name.clone(), rows.len()))
             })

@@ -9,32 +9,20 @@ use super::inputs::Inputs;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Loader for backbones. Tests replace it.
-pub(crate) trait EngineLoader: Sync {
-    /// Loads a backbone. Its weights use at most `max_weight_bytes` of memory, and at most `max_device_bytes` of device
-    /// memory.
-    ///
-    /// # Errors
-    /// Fails if the backbone cannot be read.
-    fn load(
-        &self,
-        backbone: &BackbonePlan,
-        max_weight_bytes: u64,
-        max_device_bytes: Option<u64>,
-    ) -> Result<Arc<dyn Engine>>;
-}
+/// Function that loads a backbone. Its weights use at most the given numbers of bytes of memory and of device memory.
+/// Tests replace it.
+pub(crate) type LoadEngine<'a> = dyn Fn(&BackbonePlan, u64, Option<u64>) -> Result<Arc<dyn Engine>> + Sync + 'a;
 
-pub(crate) struct FileEngineLoader;
-
-impl EngineLoader for FileEngineLoader {
-    fn load(
-        &self,
-        backbone: &BackbonePlan,
-        max_weight_bytes: u64,
-        max_device_bytes: Option<u64>,
-    ) -> Result<Arc<dyn Engine>> {
-        backbone.engine.load(backbone.config.clone(), &backbone.folder, max_weight_bytes, max_device_bytes)
-    }
+/// Loads a backbone from its files.
+///
+/// # Errors
+/// Fails if the backbone cannot be read.
+pub(crate) fn load_engine(
+    backbone: &BackbonePlan,
+    max_weight_bytes: u64,
+    max_device_bytes: Option<u64>,
+) -> Result<Arc<dyn Engine>> {
+    backbone.engine.load(backbone.config.clone(), &backbone.folder, max_weight_bytes, max_device_bytes)
 }
 
 /// Loaded engines, by backbone name.
@@ -43,7 +31,7 @@ pub(crate) struct Models<'a> {
     /// Maximum number of bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
     max_device_bytes: Option<u64>,
-    loader: &'a dyn EngineLoader,
+    load: &'a LoadEngine<'a>,
     loaded: Mutex<HashMap<String, Arc<dyn Engine>>>,
 }
 
@@ -52,9 +40,9 @@ impl<'a> Models<'a> {
         inputs: &'a Inputs,
         budgets: HashMap<&'a str, u64>,
         max_device_bytes: Option<u64>,
-        loader: &'a dyn EngineLoader,
+        load: &'a LoadEngine<'a>,
     ) -> Self {
-        Self { inputs, budgets, max_device_bytes, loader, loaded: Mutex::default() }
+        Self { inputs, budgets, max_device_bytes, load, loaded: Mutex::default() }
     }
 
     /// Returns the engine for a backbone. The backbone is loaded on first use.
@@ -64,9 +52,8 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budget(backbone);
-        let engine = self
-            .inputs
-            .read_unchanged(&[&backbone.folder], || self.loader.load(backbone, budget, self.max_device_bytes))?;
+        let engine =
+            self.inputs.read_unchanged(&[&backbone.folder], || (self.load)(backbone, budget, self.max_device_bytes))?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "cache keys name the engine, so it must match");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)

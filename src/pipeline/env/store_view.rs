@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use super::backbone::Variant;
 use super::coordination::lock;
+use crate::criterion::Selection;
 use crate::error::Error;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
@@ -17,10 +19,13 @@ pub enum ObjectState {
     Whole(StoredObject),
 }
 
-/// State of a plan's objects, by key hash.
-pub(crate) struct StoreView {
+/// State of a plan's objects, by key hash. [`survey`](Self::survey) creates it.
+pub struct StoreView {
+    pub(crate) store: Store,
     /// Objects that were stored at the survey.
     surveyed: HashMap<String, ObjectState>,
+    /// Selections that were stored at the survey.
+    selections: HashMap<String, Selection>,
     /// Objects that turned out to be intact (`true`) or damaged (`false`) since the survey.
     changed: Mutex<HashMap<String, bool>>,
 }
@@ -32,19 +37,54 @@ thread_local! {
 }
 
 impl StoreView {
-    pub(crate) fn new(surveyed: HashMap<String, ObjectState>) -> Self {
+    pub(crate) fn new(
+        store: &Store,
+        surveyed: HashMap<String, ObjectState>,
+        selections: HashMap<String, Selection>,
+    ) -> Self {
         #[cfg(test)]
         SURVEYS.set(SURVEYS.get() + 1);
-        Self { surveyed, changed: Mutex::default() }
+        Self { store: store.clone(), surveyed, selections, changed: Mutex::default() }
     }
 
     /// Returns the state of an object at the survey.
-    pub(crate) fn surveyed(&self, key: &Key) -> &ObjectState {
+    pub fn object(&self, key: &Key) -> &ObjectState {
         self.surveyed.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
 
-    pub(crate) fn surveyed_states(&self) -> impl Iterator<Item = &ObjectState> {
-        self.surveyed.values()
+    /// Returns whether an object was stored and intact at the survey.
+    pub fn has(&self, key: &Key) -> bool {
+        matches!(self.object(key), ObjectState::Whole(_))
+    }
+
+    /// Returns whether an object was stored and intact at the survey. Returns false without a key.
+    pub(crate) fn has_any(&self, key: Option<&Arc<Key>>) -> bool {
+        key.is_some_and(|key| self.has(key))
+    }
+
+    /// Returns a selection that was stored at the survey.
+    pub fn selection(&self, key: &Key) -> Option<&Selection> {
+        self.selections.get(key.hash())
+    }
+
+    /// Returns how many steps of a variant's iterative selection are stored.
+    pub(crate) fn selected_steps(&self, variant: &Variant) -> usize {
+        if self.has_any(variant.selection.as_ref()) {
+            return variant.steps.len() + 1;
+        }
+        let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Intact(_)));
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// Returns whether all objects of a variant were stored at the survey.
+    pub fn is_complete(&self, variant: &Variant) -> bool {
+        variant.keys().all(|key| self.has(key))
+    }
+
+    pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
+        self.surveyed
+            .values()
+            .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
     pub(crate) fn set_surveyed(&mut self, key: &Key, state: ObjectState) {
@@ -60,8 +100,8 @@ impl StoreView {
         lock(&self.changed).insert(key.hash().to_owned(), false);
     }
 
-    pub(crate) fn is_stored(&self, store: &Store, key: &Key) -> bool {
-        self.check_stored(&mut lock(&self.changed), store, key)
+    pub(crate) fn is_stored(&self, key: &Key) -> bool {
+        self.check_stored(&mut lock(&self.changed), key)
     }
 
     /// Returns whether an object is known to be stored. Does not access the store.
@@ -69,9 +109,9 @@ impl StoreView {
         self.known_state(&lock(&self.changed), hash) == Some(true)
     }
 
-    pub(crate) fn are_stored<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
+    pub(crate) fn are_stored<'k>(&self, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut changed = lock(&self.changed);
-        keys.into_iter().all(|key| self.check_stored(&mut changed, store, key))
+        keys.into_iter().all(|key| self.check_stored(&mut changed, key))
     }
 
     /// Returns `Some(true)` for an intact object, `Some(false)` for a damaged one, and `None` for one that is not known
@@ -86,11 +126,11 @@ impl StoreView {
 
     /// Returns whether an object is stored, and remembers the object if it is. An object that was damaged is read
     /// again, because another process may have replaced it.
-    fn check_stored(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
+    fn check_stored(&self, changed: &mut HashMap<String, bool>, key: &Key) -> bool {
         let is_stored = match self.known_state(changed, key.hash()) {
             Some(true) => return true,
-            Some(false) => matches!(store.get(key), Lookup::Intact(_)),
-            None => store.has(key),
+            Some(false) => matches!(self.store.get(key), Lookup::Intact(_)),
+            None => self.store.has(key),
         };
         if is_stored {
             changed.insert(key.hash().to_owned(), true);

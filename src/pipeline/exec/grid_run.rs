@@ -1,5 +1,7 @@
-//! Runs a grid: creates the plan, checks it, runs its jobs, and reads the results from the store.
+//! Runs a grid: creates the plan, checks it, runs its jobs, and reads the results from the store. Results can also be
+//! read without running any jobs.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -12,13 +14,15 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::event::{Event, Reporter, WorkItem};
-use crate::pipeline::env::models::{EngineLoader, FileEngineLoader, Models};
+use crate::pipeline::env::models::{LoadEngine, Models, load_engine};
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
-use crate::pipeline::plan::{Estimate, JobCost, Outline, Plan, StoreState, batch_bytes, warnings, weights_budget};
+use crate::pipeline::plan::{
+    Estimate, JobCost, Outline, Plan, StoreView, batch_bytes, held_weight_bytes, warnings, weights_budget,
+};
 use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
 use crate::pipeline::stage::latency;
-use ghostlab_store::Store;
+use ghostlab_store::{Attempt, Store};
 
 /// Computes the missing results of a grid. If a cell fails, the outcome records the reason, and the other cells
 /// continue.
@@ -93,7 +97,7 @@ pub fn work(
     })
 }
 
-pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
+fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
     for text in warnings(grid, &plan.inputs.hashes_by_path()) {
         reporter.event(Event::Note { text: format!("warning: {text}") });
     }
@@ -141,10 +145,10 @@ fn run_all<T>(
         machine: plan.machine(),
         plan: Outline::new(&plan, &estimate.jobs).save(store),
     });
-    let context = new_context(&plan, &state, env);
+    let context = new_context(&plan, &state, env, &load_engine);
     context.mark_complete(complete.into_iter());
     state.damage_errors().for_each(|error| context.report_damage(error));
-    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngineLoader));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state));
     if context.has_timed_out() {
         result = Ok(());
     } else if result.is_ok() {
@@ -177,26 +181,28 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
 }
 
-pub(super) fn new_context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {
-    RunContext::new(plan.grid_inputs(), &state.view, env)
+/// Creates the state of a run. The settings limit the memory for weights.
+pub(super) fn new_context<'a>(
+    plan: &'a Plan<'_>,
+    state: &'a StoreView,
+    env: RunEnv<'a>,
+    load: &'a LoadEngine<'a>,
+) -> RunContext<'a> {
+    let memory = env.settings.memory_bytes();
+    let budgets = plan.backbones.iter().map(|backbone| (backbone, weights_budget(plan, backbone, state, memory)));
+    let unquantized =
+        budgets.clone().filter_map(|(backbone, budget)| Some((&*backbone.unquantized.as_ref()?.name, budget)));
+    let budgets = unquantized.chain(budgets.map(|(backbone, budget)| (&*backbone.name, budget))).collect();
+    let models = Models::new(&plan.inputs, budgets, env.settings.device_memory, load);
+    RunContext::new(plan.grid_inputs(), state, models, env)
 }
 
-fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, loader: &dyn EngineLoader) -> Result<()> {
+fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreView) -> Result<()> {
     let memory = context.settings.memory_bytes();
-    let backbones = || plan.backbones.iter();
-    let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
-    let unquantized =
-        backbones().filter_map(|backbone| Some((&*backbone.unquantized.as_ref()?.name, budget(backbone))));
-    let budgets = unquantized.chain(backbones().map(|backbone| (&*backbone.name, budget(backbone)))).collect();
-    let sizes: Vec<u64> = backbones()
-        .map(|backbone| {
-            let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
-            if backbone.unquantized.is_some() { 2 * bytes } else { bytes }
-        })
-        .collect();
-    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, loader);
+    let sizes: Vec<u64> =
+        plan.backbones.iter().map(|backbone| held_weight_bytes(plan, backbone, state, memory)).collect();
     let programs = &Programs::default();
-    let job_context = JobContext { run: context, models, programs };
+    let job_context = JobContext { run: context, programs };
     let hooks =
         GridTaskHooks { plan, job_context, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
     // Jobs that must run alone come last, one at a time.
@@ -219,7 +225,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, loader
 fn incomplete_tasks<'a>(
     plan: &'a Plan<'a>,
     job_context: JobContext<'a>,
-    state: &'a StoreState,
+    state: &'a StoreView,
     alone: bool,
 ) -> Vec<(ScheduledTask<'a>, Order)> {
     let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
@@ -270,11 +276,11 @@ struct GridTaskHooks<'a> {
 impl TaskHooks for GridTaskHooks<'_> {
     fn unload_model(&self, model: usize) {
         let backbone = &self.plan.backbones[model];
-        self.job_context.models.unload(backbone);
+        self.job_context.run.models.unload(backbone);
         if let Some(unquantized) = backbone.unquantized.as_deref()
             && !self.plan.backbones.iter().any(|other| other.name == unquantized.name)
         {
-            self.job_context.models.unload(unquantized);
+            self.job_context.run.models.unload(unquantized);
         }
         self.job_context.programs.unload(&self.plan.backbones[model]);
     }
@@ -362,6 +368,63 @@ fn run_with_retries(
         }
     }
     Ok(JobStatus::Done)
+}
+
+/// Reads the stored results of a grid, and the recorded failures of cells without results. Calls `surveyed` before
+/// reading any results.
+///
+/// # Errors
+/// Fails if an input cannot be read or an object is damaged.
+pub fn read_stored(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    surveyed: SurveyHook<'_>,
+) -> Result<GridOutcome> {
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    report_warnings(grid, &plan, reporter);
+    let state = StoreView::survey(&plan, store);
+    surveyed(&plan, &state);
+    state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
+    let failures = recorded_failures(&plan, &state, &store.all_attempts());
+    let outcome = GridOutcome::read(&plan, store, &failures)?;
+    let failed = outcome.failed_count();
+    let incomplete = outcome.incomplete_count();
+    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - incomplete, failed, interrupted: false });
+    Ok(outcome)
+}
+
+/// Returns the failure reasons of incomplete cells, by cell index. Each reason comes from the last failed attempt to
+/// compute an object, a calibration or a [chunk](crate::evaluate::EvalSet) of scores for the cell.
+fn recorded_failures(
+    plan: &Plan<'_>,
+    state: &StoreView,
+    attempts: &BTreeMap<String, Vec<Attempt>>,
+) -> BTreeMap<usize, String> {
+    let mut failures = BTreeMap::new();
+    for (backbone, variant) in plan.variants() {
+        let failed_jobs = backbone.jobs().filter_map(|job| {
+            let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
+            let lease_name = job.lease_name(backbone);
+            last_failure_reason(attempts, key.hash())
+                .or_else(|| last_failure_reason(attempts, &lease_name))
+                .or_else(|| last_chunk_failure_reason(attempts, &lease_name))
+        });
+        if let Some(reason) = { failed_jobs }.next() {
+            failures.insert(variant.cell, reason);
+        }
+    }
+    failures
+}
+
+fn last_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
+    attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
+}
+
+fn last_chunk_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
+    let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
+    chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
 #[cfg(test)]

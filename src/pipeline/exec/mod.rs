@@ -5,18 +5,16 @@ mod grid_run;
 mod harness_samples;
 mod overview;
 mod preflight;
-mod read_stored;
 mod run_record;
 mod sample;
 mod schedule;
 mod time_left;
 mod worker_state;
 
-pub use grid_run::{WorkerOutcome, run, run_surveyed, work};
+pub use grid_run::{WorkerOutcome, read_stored, run, run_surveyed, work};
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
-pub use read_stored::read_stored;
 pub use run_record::{Recorder, RunRecord, RunState};
 pub use sample::{
     ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores,

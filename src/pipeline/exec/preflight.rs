@@ -15,11 +15,11 @@ use crate::pipeline::env::context::RunEnv;
 use crate::pipeline::env::coordination;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::run_settings::RunSettings;
-use crate::pipeline::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::pipeline::plan::{Estimate, ObjectState, Plan, Quota, StoreView, batch_bytes};
 use crate::pipeline::stage::tokens::{extent, tokenize_missing};
 use crate::quantity::distinct_sizes;
 use crate::quantity::pluralize;
-use ghostlab_store::{InventoryItem, Lookup, Store};
+use ghostlab_store::{InventoryItem, Store};
 
 /// Machine on which a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub enum TargetMachine {
 
 /// State of the store and cost estimate for a plan that has passed the checks.
 pub struct Preflight {
-    pub state: StoreState,
+    pub state: StoreView,
     pub estimate: Estimate,
 }
 
 /// Callback that receives the plan and the state of the store before anything is computed.
-pub type SurveyHook<'a> = &'a dyn Fn(&Plan<'_>, &StoreState);
+pub type SurveyHook<'a> = &'a dyn Fn(&Plan<'_>, &StoreView);
 
 /// Surveys the store and calls `surveyed`. Then checks the plan, tokenizes its texts, and checks that there is enough
 /// memory and disk space.
@@ -55,17 +55,18 @@ pub fn preflight(
     surveyed: SurveyHook<'_>,
 ) -> Result<Preflight> {
     let mut state =
-        if settings.retime { StoreState::read_for_retime(plan, store) } else { StoreState::read(plan, store) };
+        if settings.retime { StoreView::survey_for_retime(plan, store) } else { StoreView::survey(plan, store) };
     surveyed(plan, &state);
     let free = machine::reported_free_memory().filter(|_| target == TargetMachine::Local);
-    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        check_token_memory(plan, store, settings.memory, free)?;
+    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !state.has(key)) {
+        check_token_memory(plan, &state, settings.memory, free)?;
         // The costs are estimated again when the lengths of all texts are known.
         check_disk(plan, &state, settings, target, store)?;
     }
     prepare(plan, store, reporter, stop)?;
     // Tokens are the only objects that `prepare` stores.
     state.refresh_tokens(plan);
+    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, &state, reporter))?;
     let estimate = check_disk(plan, &state, settings, target, store)?;
     for backbone in &plan.backbones {
         check_job_memory(plan, backbone, &state, settings.memory, free)?;
@@ -77,7 +78,7 @@ pub fn preflight(
 /// tokenized.
 fn check_disk(
     plan: &Plan<'_>,
-    state: &StoreState,
+    state: &StoreView,
     settings: &RunSettings,
     target: TargetMachine,
     store: &Store,
@@ -97,21 +98,20 @@ fn check_disk(
     Ok(estimate)
 }
 
-/// Checks every backbone, tokenizes the texts and tasks whose tokens are missing, and reports overlapping windows.
+/// Checks every backbone, and tokenizes the texts and tasks whose tokens are missing.
 fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check_backbone(plan.grid, backbone, reporter)?;
     }
-    tokenize_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
-    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
+    tokenize_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)
 }
 
 /// Reports calibrations that draw more tokens than their text contains. Their windows overlap, so they provide less
 /// calibration data than their token count suggests.
-fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
+fn note_overlap(backbone: &BackbonePlan, state: &StoreView, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
-        let Lookup::Intact(object) = store.lookup(tokens) else { continue };
-        let (windows, corpus_tokens, _) = extent(&object)?;
+        let ObjectState::Whole(object) = state.object(tokens) else { continue };
+        let (windows, corpus_tokens, _) = extent(object)?;
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
@@ -177,13 +177,11 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
 /// Fails with exit code 3 if disk space or inodes do not suffice.
 fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
     let needed = (estimate.incoming(), estimate.cost.inodes);
-    let free = (
-        disk::free(store.space_root()).map(|free| free.saturating_add(evicted_bytes)),
-        disk::free_inodes(store.space_root()),
-    );
+    let free =
+        (disk::free(store.root()).map(|free| free.saturating_add(evicted_bytes)), disk::free_inodes(store.root()));
     let shortage = |needed: String, found: String| {
         Err(Error::missing("not enough disk space in the store for this grid")
-            .at(store.space_root().display().to_string())
+            .at(store.root().display().to_string())
             .expected(format!("about {needed} free"))
             .found(found)
             .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))
@@ -202,12 +200,12 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
 
 /// Rejects a plan if the missing calibration tokens of a backbone do not fit in memory together. Called before any
 /// windows are drawn.
-fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+fn check_token_memory(plan: &Plan<'_>, state: &StoreView, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(available) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
         // The windows of all texts are drawn in parallel, and each text needs two copies of its token ids while they
         // are written.
-        let missing = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
+        let missing = backbone.calibrations.iter().filter(|calibration| !state.has(&calibration.tokens));
         let needed = missing.clone().map(token_bytes).fold(0, u64::saturating_add);
         let largest = missing.max_by_key(|calibration| token_bytes(calibration)).filter(|_| needed > available);
         if let Some(largest) = largest {
@@ -233,7 +231,7 @@ fn token_bytes(plan: &CalibrationPlan) -> u64 {
 fn check_job_memory(
     plan: &Plan<'_>,
     backbone: &BackbonePlan,
-    state: &StoreState,
+    state: &StoreView,
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {

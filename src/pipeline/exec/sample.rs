@@ -11,6 +11,7 @@ use super::preflight::{Preflight, TargetMachine, preflight};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
+use crate::evaluate::choices::scores_of_choices;
 use crate::evaluate::damage_eval::VALUES_PER_WINDOW;
 use crate::grid::Grid;
 use crate::model::Program;
@@ -18,18 +19,17 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::{FileEngineLoader, Models};
+use crate::pipeline::env::models::load_engine;
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
-use crate::pipeline::plan::{JobCost, Plan, weights_budget};
+use crate::pipeline::plan::{JobCost, Plan};
 use crate::pipeline::stage::boundary_result::BoundaryResult;
-use crate::pipeline::stage::chunks::ChunkRun;
+use crate::pipeline::stage::chunks::{ChunkRun, ScoredVariant};
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::read_results;
-use crate::pipeline::stage::scores::{ScoredVariant, evaluate_answers};
 use crate::pipeline::stage::selection;
 use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
-use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
+use crate::tasks::{AccuracyKind, DocumentResult, ScoredTask, Solutions};
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{MetricItems, metric_items};
@@ -122,7 +122,8 @@ pub fn estimate_sample_cost(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context = new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
+    let context =
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
@@ -159,33 +160,26 @@ pub fn score_sample(
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context = new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
-    let memory = settings.memory_bytes();
-    let budgets: Vec<(String, u64)> = plan
-        .backbones
-        .iter()
-        .map(|backbone| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory)))
-        .collect();
-    let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
-    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FileEngineLoader);
+    let context =
+        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
         for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
             let missing = state.missing_variants(backbone, job);
-            let job_context = JobContext { run: &context, models: &models, programs: &programs };
+            let job_context = JobContext { run: &context, programs: &programs };
             while !missing.is_empty()
                 && attempt(&plan, &job_context, backbone, job, &missing, &mut None)? == JobStatus::Contended
             {
                 context.back_off()?;
             }
         }
-        let mut scores = score_backbone_sample(&context, &models, &programs, backbone, draw)?;
+        let mut scores = score_backbone_sample(&context, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
             sampled.push(build_sampled_cell(&context, variant, variant_scores)?);
         }
-        models.unload(backbone);
+        context.models.unload(backbone);
         programs.unload(backbone);
     }
     Ok(sampled)
@@ -207,7 +201,6 @@ type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
 
 fn score_backbone_sample(
     context: &RunContext<'_>,
-    models: &Models<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
     draw: &ChunkSampler<'_>,
@@ -236,7 +229,6 @@ fn score_backbone_sample(
             .collect();
         let job = ChunkRun {
             run: context,
-            models,
             backbone,
             eval_set: &*eval_set,
             label: &label,
@@ -324,7 +316,7 @@ impl SampledValues {
     /// Returns the drawn documents of a built-in task, and the total number of documents.
     fn sampled_documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let values_per_choice = self.values.len() / solutions.requests().max(1);
-        let answers = evaluate_answers(&self.values, solutions)?;
+        let answers = ScoredTask::new(solutions, scores_of_choices(&self.values))?;
         let mut at = 0;
         let mut drawn = Vec::new();
         let mut count = 0;
@@ -336,7 +328,7 @@ impl SampledValues {
             at = end;
             count += 1;
         }
-        Ok((SampledItems::Documents(drawn, answers.result.task.paper_metric), count))
+        Ok((SampledItems::Documents(drawn, solutions.task.paper_metric), count))
     }
 
     /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.

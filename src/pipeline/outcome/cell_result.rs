@@ -1,14 +1,11 @@
 //! Results of a grid, cell by cell.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate::{self, Item};
 use ghostlab_definitions::results::{Score, group_scores};
-use ghostlab_definitions::{Answer, Value as Chosen};
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::evaluate::damage_eval::Damages;
@@ -20,7 +17,8 @@ use crate::metric::{Savings, TextSample};
 use crate::model::Cut;
 use crate::pipeline::identity::{ComputeId, Identity, MeasureId};
 use crate::pipeline::stage::boundary_result::{BoundaryResult, PlacedRepair};
-use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
+use crate::pipeline::stage::task_scores::TaskScores;
+use crate::tasks::ScoredTask;
 
 /// Results of a grid run.
 #[derive(Debug)]
@@ -55,8 +53,8 @@ impl GridOutcome {
     /// Returns the [`TextExtent`] of a text as tokenized by the backbone of a cell. If the cell has no extent, uses
     /// another cell of that backbone. Returns `None` if the text has not been tokenized.
     pub fn text_extent(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
-        let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
-        cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
+        let others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
+        std::iter::once(result).chain(others).find_map(|result| result.text(text)?.extent)
     }
 
     /// Returns the scores of the dense model on a task, or `None` if its cell has no scores.
@@ -85,114 +83,6 @@ impl GridOutcome {
     }
 }
 
-fn cell_text_extent(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
-    result.text(text)?.extent
-}
-
-/// Scores of a variant on a task.
-#[derive(Debug, Clone)]
-pub struct TaskScores {
-    /// Task with its options, as written in the grid.
-    pub label: String,
-    /// Number of documents in the split. Only `effective` of them are scored.
-    pub original: usize,
-    pub effective: usize,
-    /// Number of texts whose context was truncated.
-    pub truncated: usize,
-    /// Number of documents with a likelihood that is not finite.
-    pub non_finite: usize,
-    pub unanswered: usize,
-    /// Scores for each metric and filter pipeline.
-    pub scores: Vec<Score>,
-    pub answers: Answers,
-}
-
-/// Answers to the documents of a task.
-#[derive(Debug, Clone)]
-pub enum Answers {
-    /// Answers to a built-in task.
-    Builtin(ScoredTask),
-    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is the metric's value for a
-    /// document, computed from the answer `chosen[score][document]`.
-    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
-}
-
-impl Answers {
-    /// Returns the answers to a built-in task, or `None` for a user-defined task.
-    pub fn builtin(&self) -> Option<&ScoredTask> {
-        match self {
-            Self::Builtin(answered) => Some(answered),
-            Self::Defined { .. } => None,
-        }
-    }
-}
-
-impl TaskScores {
-    /// Creates the scores of a built-in task from its answers.
-    pub fn builtin(label: String, answered: ScoredTask) -> Self {
-        let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
-        let score = |kind: &AccuracyKind| {
-            let Measure { value: score, stderr: error } = answered.result.measure(*kind);
-            Score { metric: kind.name().to_owned(), filter: "none".to_owned(), score, error, documents: effective }
-        };
-        let scores = task.metrics.iter().map(score).collect();
-        let answers = Answers::Builtin(answered);
-        Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
-    }
-
-    /// Returns the score of a user-defined task for a metric and filter, with its value and the scored answer for each
-    /// document.
-    pub fn defined(&self, metric: &str, filter: &str) -> Option<(&Score, &[Item], &[Chosen])> {
-        let Answers::Defined { items, chosen, .. } = &self.answers else { return None };
-        let index = self.scores.iter().position(|score| score.metric == metric && score.filter == filter)?;
-        Some((&self.scores[index], items.get(index)?, chosen.get(index)?))
-    }
-
-    /// Returns, for each document, the answer that is scored by a metric and filter, and whether the answer is correct.
-    /// Returns `None` if there is no such score, or if the metric does not score each answer as right or wrong.
-    fn judged_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
-        if let Some(answered) = self.answers.builtin() {
-            let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
-            let each = answered.documents().map(|document| {
-                let choice = document.prediction(kind).and_then(|choice| i64::try_from(choice).ok());
-                (Cow::Owned(choice.map_or(Chosen::None, Chosen::Int)), document.is_correct(kind))
-            });
-            return Some(each.collect());
-        }
-        let (score, items, chosen) = self.defined(metric, filter)?;
-        Some(chosen.iter().map(Cow::Borrowed).zip(right_answers(score, items)?).collect())
-    }
-
-    /// Returns for each document whether its answer flips relative to the dense model, for one metric and filter.
-    /// Returns `None` if there is no such score, if the metric does not score each answer as right or wrong, or if the
-    /// numbers of documents differ.
-    pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
-        let dense = dense.judged_answers(metric, filter)?;
-        let variant = self.judged_answers(metric, filter)?;
-        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.matches_answers(dense, variant));
-        (dense.len() == variant.len()).then(|| pairs.collect())
-    }
-}
-
-/// Returns whether each document is answered correctly. Returns `None` unless the score is the mean of zeros and ones.
-pub fn right_answers(score: &Score, items: &[Item]) -> Option<Vec<bool>> {
-    let bits = aggregate::bits(items)?;
-    let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-    ((mean - score.score).abs() < 1e-12).then_some(bits)
-}
-
-/// Returns the scores with the keys that lm-evaluation-harness uses, such as `acc,none` and `acc_stderr,none`.
-pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
-    let each = scores.iter().flat_map(|score| {
-        let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
-        [
-            (format!("{},{}", score.metric, score.filter), json!(score.score)),
-            (format!("{}_stderr,{}", score.metric, score.filter), error),
-        ]
-    });
-    each.collect()
-}
-
 /// Measurement of a cell, with the entry in the grid that requested it. [`Identity::with_measure`] combines the
 /// identity of the cell and `measure` to identify the measured values.
 #[derive(Debug, Clone)]
@@ -204,14 +94,6 @@ pub struct EvalResult<A, E, S> {
     pub extent: Option<E>,
     /// Measured values, or `None` if the cell failed or was never computed.
     pub sample: Option<S>,
-}
-
-impl EvalResult<Perplexity, TextExtent, Losses> {
-    /// Returns the losses of the windows, or `None` if they were not scored.
-    pub fn windows(&self) -> Option<TextSample<'_>> {
-        let bytes = self.extent.map(|extent| extent.bytes);
-        Some(TextSample { losses: self.sample.as_ref()?, length: self.requested.length, bytes, damages: None })
-    }
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -296,8 +178,13 @@ impl CellResult {
     /// Returns the scores on a text, or `None` if there are none.
     pub fn text_sample(&self, requested: &Perplexity) -> Option<TextSample<'_>> {
         let index = self.texts.iter().position(|text| text.requested == *requested)?;
-        let damages = self.damages.get(index).and_then(Option::as_ref);
-        Some(TextSample { damages, ..self.texts[index].windows()? })
+        let EvalResult { extent, sample, .. } = &self.texts[index];
+        Some(TextSample {
+            losses: sample.as_ref()?,
+            length: requested.length,
+            bytes: extent.map(|extent| extent.bytes),
+            damages: self.damages.get(index).and_then(Option::as_ref),
+        })
     }
 
     pub fn task(&self, requested: &EvalTask) -> Option<&EvalResult<EvalTask, TaskExtent, TaskScores>> {

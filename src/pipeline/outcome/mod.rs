@@ -4,7 +4,5 @@ mod cell_result;
 mod drawn_errors;
 mod read;
 
-pub use cell_result::{
-    Answers, CellResult, EvalResult, GridOutcome, TaskExtent, TaskScores, TextExtent, UsedObject, harness_scores,
-    right_answers,
-};
+pub use super::stage::task_scores::{Answers, NO_FILTER, TaskScores, displayed_score, harness_scores};
+pub use cell_result::{CellResult, EvalResult, GridOutcome, TaskExtent, TextExtent, UsedObject};

@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cell_result::{
-    Answers, CellResult, EvalResult, GridOutcome, TaskExtent, TaskScores, TextExtent, UsedObject,
-};
+use super::cell_result::{CellResult, EvalResult, GridOutcome, TaskExtent, TextExtent, UsedObject};
 use super::drawn_errors::DrawnErrors;
 use crate::corpus::WindowRule;
 use crate::error::Result;
-use crate::grid::{EvalTask, Grid};
+use crate::grid::Grid;
 use crate::machine;
 use crate::metric::{self, Savings};
 use crate::model::{Cut, Program, deploy, describe_quantization};
@@ -20,7 +18,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::group::stored_program;
-use crate::pipeline::stage::tokens::{AnswerKey, extent};
+use crate::pipeline::stage::tokens::{AnswerKey, AnswerSource, extent};
 use crate::pipeline::stage::{distilled, latency, operator, scores, selection};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
@@ -181,8 +179,13 @@ impl<'a> BackboneReader<'a> {
             }
             EvalTarget::Task(task) => {
                 let scored = artifact.as_ref().zip(inputs.answer_key.as_ref());
-                let scores =
-                    scored.map(|(artifact, key)| self.read_task_scores(task, key, artifact, &self.errors[index]));
+                let scores = scored.map(|(artifact, key)| {
+                    let definition = self.grid.task(task).definition()?;
+                    let errors = &self.errors[index];
+                    key.judge(task.to_string(), definition, AnswerSource::Stored(artifact), &|aggregation, items| {
+                        errors.error(aggregation, items)
+                    })
+                });
                 let sample = match scores.transpose() {
                     Ok(sample) => sample,
                     // A user-defined metric may fail on the answers of a single variant, which fails only this cell.
@@ -216,40 +219,6 @@ impl<'a> BackboneReader<'a> {
             }
         }
         artifact
-    }
-
-    fn read_task_scores(
-        &self,
-        task: &EvalTask,
-        answer_key: &AnswerKey,
-        artifact: &StoredObject,
-        errors: &DrawnErrors<'_>,
-    ) -> Result<TaskScores> {
-        let documents = match answer_key {
-            AnswerKey::Builtin(solutions) => {
-                return Ok(TaskScores::builtin(
-                    task.to_string(),
-                    scores::evaluate_answers(&scores::read(artifact)?, solutions)?,
-                ));
-            }
-            AnswerKey::Defined(documents) => documents,
-        };
-        let definition = self.grid.task(task).definition()?;
-        let (answers, non_finite) = documents.read_answers(definition, artifact)?;
-        let mut judged =
-            documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
-        let chosen = judged.iter_mut().map(|judged| std::mem::take(&mut judged.chosen)).collect();
-        let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
-        Ok(TaskScores {
-            label: task.to_string(),
-            original: documents.original,
-            effective: documents.len(),
-            truncated: documents.truncated,
-            non_finite,
-            unanswered: 0,
-            scores,
-            answers: Answers::Defined { answers, items, chosen },
-        })
     }
 
     /// Returns the savings of a variant after deployment, or `None` if its selection or operators are not stored.

@@ -3,18 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::trial_count::CriterionTrials;
-use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Depth, TrialMetric};
+use super::trials::CriterionTrials;
+use super::{BackbonePlan, ObjectState, Plan, StoreView, Variant};
+use crate::criterion::{Depth, Selection, TrialMetric};
 use crate::error::Result;
 use crate::evaluate::generation::PROMPTS_PER_CHUNK;
-use crate::grid::{Draw, Grid};
-use crate::model::{Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
+use crate::grid::{Cell, Draw};
+use crate::model::{Cut, Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
 use crate::pipeline::env::run_settings::RunSettings;
-use crate::pipeline::stage::operator::{self, CalibrationInputs, WantedRepair};
-use crate::pipeline::stage::selection::activation_limit;
+use crate::pipeline::stage::selection::{CalibrationInputs, WantedRepair, activation_limit};
 use crate::pipeline::stage::{
-    Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
+    Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, scoring, tokens,
 };
 use crate::recovery::{self, RepairTarget};
 use ghostlab_store::{Key, ObjectKind, Store};
@@ -58,7 +57,7 @@ impl Estimate {
     ///
     /// # Errors
     /// Fails if the operators of an exported backbone cannot be read.
-    pub fn from_plan(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
+    pub fn from_plan(plan: &Plan<'_>, state: &StoreView, spool_bytes: u64, memory: u64) -> Result<Self> {
         #[cfg(test)]
         ESTIMATES.set(ESTIMATES.get() + 1);
         let mut total = Self::default();
@@ -88,7 +87,7 @@ pub struct JobCost {
 }
 
 /// Returns how many bytes of `memory` are left for the weights of a backbone while its jobs run.
-pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreView, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.is_complete(variant)).count();
     // Solving needs memory for at most four f64 matrices. Scoring needs memory for one operator per variant.
@@ -99,9 +98,15 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
     left.min(backbone.engine.weight_bytes(config))
 }
 
+/// Returns how many bytes of `memory` the weights of a backbone take while its jobs run.
+pub(crate) fn held_weight_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreView, memory: u64) -> u64 {
+    let bytes = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
+    if backbone.unquantized.is_some() { 2 * bytes } else { bytes }
+}
+
 /// Returns how many bytes of memory the largest batch needs. This includes the residual streams of [`Trie`] branches
 /// and of the dense model in comparisons, and the KV caches for generation.
-pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
+pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreView, memory: u64) -> u64 {
     let deepest =
         plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
     let calibrations = backbone.calibrations.iter().map(|calibration| {
@@ -122,11 +127,12 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
 
 /// Returns the size in bytes of the KV caches for prompts that are processed at the same time, or 0 if nothing is
 /// generated. The size is limited by [`RunSettings::max_cache_bytes`], but always suffices for one prompt.
-fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
+fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreView, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = read_load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
     let unscored = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
-    let programs = unscored.filter_map(|variant| assumed_program(plan.grid, backbone, variant, state).ok());
+    let estimator = BackboneEstimator { plan, backbone, state };
+    let programs = unscored.filter_map(|variant| estimator.assumed_program(variant).ok());
     let trie = Trie::new(&programs.collect::<Vec<_>>());
     let prompts = (load.tokens / load.length.max(1)).max(1);
     let new_tokens = load.scored / prompts;
@@ -137,7 +143,7 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
 struct BackboneEstimator<'a> {
     plan: &'a Plan<'a>,
     backbone: &'a BackbonePlan,
-    state: &'a StoreState,
+    state: &'a StoreView,
 }
 
 /// Costs of all work that uses a calibration text.
@@ -156,7 +162,8 @@ struct CalibrationCost {
 impl BackboneEstimator<'_> {
     /// Returns the total costs of the backbone, and the cost of each of its jobs.
     fn estimate(&self, spool_bytes: u64, memory: u64) -> Result<(Estimate, Vec<(Job, Cost)>)> {
-        let programs = self.assumed_programs()?;
+        let programs: Vec<Program> =
+            self.backbone.variants.iter().map(|variant| self.assumed_program(variant)).collect::<Result<_>>()?;
         let all = Trie::for_scoring(&programs);
         let mut jobs = self.score_jobs(&programs, &all)?;
         jobs.extend(self.latency_jobs(&all));
@@ -175,9 +182,40 @@ impl BackboneEstimator<'_> {
         Ok((total, jobs))
     }
 
-    fn assumed_programs(&self) -> Result<Vec<Program>> {
-        let Self { plan, backbone, state } = self;
-        backbone.variants.iter().map(|variant| assumed_program(plan.grid, backbone, variant, state)).collect()
+    fn cell(&self, variant: &Variant) -> &Cell {
+        &self.plan.grid.cells[variant.cell]
+    }
+
+    fn selection(&self, variant: &Variant) -> Option<&Selection> {
+        self.state.selection(variant.selection.as_ref()?)
+    }
+
+    /// Returns the cut of a variant. If its selection is not stored, the middle layers are assumed to be removed.
+    fn assumed_cut(&self, variant: &Variant) -> Cut {
+        self.selection(variant).map_or_else(
+            || self.cell(variant).depth.middle(self.backbone.config.layers),
+            |selection| selection.removed.clone(),
+        )
+    }
+
+    /// Returns the program of a variant with its [assumed cut](Self::assumed_cut) and placeholder operators.
+    fn assumed_program(&self, variant: &Variant) -> Result<Program> {
+        let layers = self.backbone.config.layers;
+        let removed = self.assumed_cut(variant);
+        let recovery = self.cell(variant).recovery.as_ref().map(|method| &*method.rule);
+        let Some(recovery) = recovery.filter(|rule| rule.is_repairing()) else {
+            return Ok(Program::without(layers, &removed));
+        };
+        let merges = self.selection(variant).map_or(&[][..], |selection| &selection.merges);
+        if let Some(repairs) = recovery::merged_layers(recovery, &removed, merges) {
+            return Ok(Program::repaired(layers, &removed, &repairs));
+        }
+        let operator = placeholder_operator(variant.cell)?;
+        if !recovery.replaces_sublayers() {
+            return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
+        }
+        let sublayers = removed.iter().map(|sublayer| (sublayer, Arc::clone(&operator))).collect();
+        Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
     }
 
     /// Returns the costs of the evaluations whose texts have been tokenized.
@@ -219,7 +257,7 @@ impl BackboneEstimator<'_> {
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
-            calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
+            calibrated.iter().copied().filter(|variant| !state.has_any(variant.operator.as_ref())).collect();
         let pass = activations::pass_flops(config, &load);
         // A text that is used only for training has no calibration job, but reading it still costs one pass.
         if calibrated.is_empty() {
@@ -227,7 +265,7 @@ impl BackboneEstimator<'_> {
             return costs;
         }
         let [all, left] = [&calibrated, &missing].map(|variants| -> Vec<f64> {
-            variants.iter().filter_map(|variant| solve_flops(plan.grid, backbone, variant, &load, state)).collect()
+            variants.iter().filter_map(|variant| self.solve_flops(variant, &load)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
         for CriterionTrials { metric, all, missing, .. } in
@@ -237,7 +275,7 @@ impl BackboneEstimator<'_> {
         }
         self.add_training_costs(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {
-            let (kept, spooled) = count_sites(plan.grid, backbone, &missing, state);
+            let (kept, spooled) = self.count_sites(&missing);
             cost += activations::cost(config, calibration.shape(config), &load, [kept, spooled]);
             let site_bytes = activations::site_bytes(config, &load);
             costs.mapped = Some(kept as u64 * site_bytes);
@@ -245,6 +283,39 @@ impl BackboneEstimator<'_> {
         }
         costs.job = Some(cost);
         costs
+    }
+
+    /// Estimates the number of FLOPs for solving the operators of a variant, for its [assumed cut](Self::assumed_cut).
+    fn solve_flops(&self, variant: &Variant, load: &Load) -> Option<f64> {
+        let config = &self.backbone.config;
+        let cell = self.cell(variant);
+        let recovery = &*cell.recovery.as_ref()?.rule;
+        let spans = recovery::spans(recovery, &self.assumed_cut(variant)).len();
+        // If layers are removed one by one, each layer takes additional passes: two to select it, and one to repair it.
+        let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+        let steps = if is_iterative { cell.depth.count } else { 0 };
+        let passes = 2 * (steps - self.state.selected_steps(variant).min(steps))
+            + if recovery.is_repairing() { steps } else { 0 };
+        let passes = passes as f64 * activations::pass_flops(config, load);
+        Some(passes + operator::solve_flops(config, recovery, load, variant.fitted(), spans))
+    }
+
+    /// Returns the number of sites ([`HookPoint`](crate::calibrate::HookPoint)) whose activations a calibration pass
+    /// stores, and the number of additional sites whose activations it spools until the layers are selected.
+    fn count_sites(&self, variants: &[&Variant]) -> (usize, usize) {
+        let [assumed, known] = [true, false].map(|assumes_middle| {
+            CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
+                let cell = self.cell(variant);
+                let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
+                let recovery = &*cell.recovery.as_ref()?.rule;
+                let is_known = assumes_middle || self.selection(variant).is_some();
+                let removed = is_known.then(|| self.assumed_cut(variant));
+                Some(WantedRepair { criterion, recovery, cut: self.backbone.prune_spec(cell.depth), removed })
+            }))
+        });
+        let retained = assumed.required;
+        let spooled = known.possible.union(&known.criterion_sites).filter(|site| !retained.contains(site)).count();
+        (retained.len(), spooled)
     }
 
     /// Adds the costs of training the operators of `variants`. `token_flops` is the cost of passing one token through
@@ -286,21 +357,21 @@ impl BackboneEstimator<'_> {
     /// activations that the criterion reads, up to its limit, and those that the repair of one span (removed layers or
     /// a sublayer) reads.
     fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
-        let Self { plan, backbone, state } = self;
-        let cell = &plan.grid.cells[variant.cell];
+        let Self { backbone, state, .. } = self;
+        let cell = self.cell(variant);
         let (Some(criterion), Some(recovery), Some(index)) = (&cell.criterion, &cell.recovery, variant.calibration)
         else {
             return 0;
         };
-        let is_left = |key: &Option<Arc<Key>>| !key.as_ref().is_some_and(|key| state.has(key));
-        if !criterion.rule.is_iterative() || !(is_left(&variant.selection) || is_left(&variant.operator)) {
+        let is_selected = state.has_any(variant.selection.as_ref());
+        if !criterion.rule.is_iterative() || (is_selected && state.has_any(variant.operator.as_ref())) {
             return 0;
         }
         let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
         let one = backbone.prune_spec(Depth { count: 1, ..cell.depth });
         // The activations at the two hook points of a candidate are read even if they exceed the limit.
         let read = (criterion.rule.sites(&one).len() as u64 * site).min(activation_limit(memory).max(2 * site));
-        let read = if is_left(&variant.selection) { read } else { 0 };
+        let read = if is_selected { 0 } else { read };
         let spans = recovery::spans(&*recovery.rule, &cell.depth.middle(backbone.config.layers));
         let solved = spans.into_iter().map(|span| recovery.rule.sites(span).len() as u64 * site).max();
         read.max(solved.unwrap_or(0))
@@ -318,33 +389,31 @@ impl BackboneEstimator<'_> {
         let matrix = operator::matrix_bytes(&backbone.config);
         let iterative = backbone.variants.iter().map(|variant| self.iterative_bytes(variant, memory)).max();
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped.max(iterative.unwrap_or(0)));
-        let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
-        let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
-        let weights = weights + merged_bytes(plan, backbone, state);
+        let weights = held_weight_bytes(plan, backbone, state, memory) + self.merged_bytes();
         let required =
             PROGRAM_BYTES + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
         (required + OPTIONAL_BYTES).min(memory.max(required))
     }
-}
 
-/// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant whose recovery
-/// merges layers. The trials for a missing selection may fill the cache of merged layers.
-fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
-    let cell = |variant: &Variant| &plan.grid.cells[variant.cell];
-    let missing_selections = backbone.variants.iter().filter(|variant| {
-        let criterion = cell(variant).criterion.as_ref();
-        criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
-            && !variant.selection.as_ref().is_some_and(|key| state.has(key))
-    });
-    let merged_variants = backbone.variants.iter().filter(|variant| {
-        cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.target() == RepairTarget::Layer)
-    });
-    let layers = merged_variants.count().max(missing_selections.count() * MergedLayer::MAX_CACHED);
-    layers.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
+    /// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant whose
+    /// recovery merges layers. The trials for a missing selection may fill the cache of merged layers.
+    fn merged_bytes(&self) -> u64 {
+        let missing_selections = self.backbone.variants.iter().filter(|variant| {
+            let criterion = self.cell(variant).criterion.as_ref();
+            criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
+                && !self.state.has_any(variant.selection.as_ref())
+        });
+        let merged_variants = self.backbone.variants.iter().filter(|variant| {
+            let recovery = self.cell(variant).recovery.as_ref();
+            recovery.is_some_and(|recovery| recovery.rule.target() == RepairTarget::Layer)
+        });
+        let layers = merged_variants.count().max(missing_selections.count() * MergedLayer::MAX_CACHED);
+        layers.min(MergedLayer::MAX_CACHED) as u64 * self.backbone.config.layer_bytes(Products::F32)
+    }
 }
 
 /// Reads the [`Load`] of stored tokens. Returns `None` if they are missing or damaged.
-fn read_load(state: &StoreState, key: &Key) -> Option<Load> {
+fn read_load(state: &StoreView, key: &Key) -> Option<Load> {
     debug_assert_eq!(key.kind(), tokens::KIND);
     match state.object(key) {
         ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
@@ -364,68 +433,4 @@ fn drawn_load(all: Load, draw: Draw) -> Load {
 
 fn drawn_tokens(draw: &Draw, items: usize, tokens: usize) -> usize {
     tokens * draw.drawn_count(items) / items
-}
-
-/// Returns the program of a variant with placeholder operators. If its selection is not stored, the middle layers are
-/// assumed to be removed.
-fn assumed_program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
-    let layers = backbone.config.layers;
-    let cell = &grid.cells[variant.cell];
-    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
-    let removed = known.map_or_else(|| cell.depth.middle(layers), |selection| selection.removed.clone());
-    let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.is_repairing()) else {
-        return Ok(Program::without(layers, &removed));
-    };
-    let merges = known.map_or(&[][..], |selection| &selection.merges);
-    if let Some(repairs) = recovery::merged_layers(recovery, &removed, merges) {
-        return Ok(Program::repaired(layers, &removed, &repairs));
-    }
-    let operator = placeholder_operator(variant.cell)?;
-    if !recovery.replaces_sublayers() {
-        return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
-    }
-    let sublayers = removed.iter().map(|sublayer| (sublayer, Arc::clone(&operator))).collect();
-    Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
-}
-
-/// Estimates the number of FLOPs for solving the operators of a variant. If its selection is not stored, the middle
-/// layers are assumed to be removed.
-fn solve_flops(
-    grid: &Grid,
-    backbone: &BackbonePlan,
-    variant: &Variant,
-    load: &Load,
-    state: &StoreState,
-) -> Option<f64> {
-    let cell = &grid.cells[variant.cell];
-    let recovery = &*cell.recovery.as_ref()?.rule;
-    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
-    let removed = known.map_or_else(|| cell.depth.middle(backbone.config.layers), |known| known.removed.clone());
-    let spans = recovery::spans(recovery, &removed).len();
-    // If layers are removed one by one, each layer takes additional passes: two to select it, and one to repair it.
-    let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
-    let steps = if is_iterative { cell.depth.count } else { 0 };
-    let passes =
-        2 * (steps - state.selected_steps(variant).min(steps)) + if recovery.is_repairing() { steps } else { 0 };
-    let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
-    Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
-}
-
-/// Returns the number of sites ([`HookPoint`](crate::calibrate::HookPoint)) whose activations a calibration pass
-/// stores, and the number of additional sites whose activations it spools until the layers are selected.
-fn count_sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
-    let [assumed, known] = [true, false].map(|assumes_middle| {
-        CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
-            let cell = &grid.cells[variant.cell];
-            let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
-            let recovery = &*cell.recovery.as_ref()?.rule;
-            let known = variant.selection.as_ref().and_then(|key| state.selection(key));
-            let known = known.map(|selection| selection.removed.clone());
-            let removed = known.or_else(|| assumes_middle.then(|| cell.depth.middle(backbone.config.layers)));
-            Some(WantedRepair { criterion, recovery, cut: backbone.prune_spec(cell.depth), removed })
-        }))
-    });
-    let retained = assumed.required;
-    let spooled = known.possible.union(&known.criterion_sites).filter(|site| !retained.contains(site)).count();
-    (retained.len(), spooled)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Plan;
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::stage::{KINDS, Member, Stage};
-use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
+use ghostlab_store::{InventoryItem, Key, Store};
 
 /// Hashes of the objects that plans use, directly or as inputs of other objects.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl KeepSet {
 
     /// Returns whether the plans read all files from which an object was computed.
     pub fn has_all_inputs(&self, entry: &InventoryItem) -> bool {
-        let ObjectCondition::Intact(object) = &entry.condition else { return true };
+        let Ok(object) = &entry.object else { return true };
         let mut hashes = BTreeSet::new();
         collect_hashes(&object.meta().key["of"], &mut hashes);
         hashes.is_subset(&self.file_hashes)
@@ -83,7 +83,7 @@ impl KeepSet {
 /// Returns the engines used to compute an object and its inputs.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
-    if let ObjectCondition::Intact(artifact) = &entry.condition {
+    if let Ok(artifact) = &entry.object {
         collect_engines(&artifact.meta().key, &mut found);
     }
     found

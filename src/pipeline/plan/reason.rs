@@ -10,10 +10,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ObjectState, Plan, StoreState};
+use super::{ObjectState, Plan, StoreView};
 use crate::pipeline::identity::{Canonical, FlatSettings, SettingPath, setting_differences};
 use crate::pipeline::stage;
-use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
+use ghostlab_store::{InventoryItem, Key, Store};
 
 /// Reason why an object is missing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -101,8 +101,8 @@ impl StoredKeyIndex {
     fn from_store(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
         let mut by_partial_hash = HashMap::new();
-        for InventoryItem { condition, hash, .. } in store.entries() {
-            let ObjectCondition::Intact(artifact) = condition else { continue };
+        for InventoryItem { object, hash, .. } in store.entries() {
+            let Ok(artifact) = object else { continue };
             if used.contains(hash.as_str()) {
                 continue;
             }
@@ -118,7 +118,7 @@ impl StoredKeyIndex {
         Self { stored, by_partial_hash }
     }
 
-    pub fn explain(&self, key: &Key, state: &StoreState) -> Reason {
+    pub fn explain(&self, key: &Key, state: &StoreView) -> Reason {
         if let ObjectState::Damaged(error) = state.object(key) {
             return Reason::Damaged(error.one_line());
         }

@@ -10,6 +10,8 @@ use std::time::Instant;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
+use super::calibration::CalibrationJob;
+use super::selection::CalibrationInputs;
 use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
 use crate::calibrate::{
     self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, Spool, WindowSubset,
@@ -18,7 +20,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
 use crate::model::{Config, Load, Program, Trie, count_fitting_pieces};
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
-use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Draft, FileContent, Key, ObjectKind, Payload, Store, StoredObject, fault};
 
 // Version 3: products of single rows are rounded differently. Version 4: there is one object per shard. Version 5: see
@@ -114,12 +115,49 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     (sums.len() == pairs).then_some(sums)
 }
 
+/// Results of the first calibration pass.
+pub(super) struct FirstPass {
+    request: PassRequest,
+    kept: KeptActivations,
+    pub(super) similarities: Similarities,
+    /// Activations that criteria read, or `None` if the pass did not collect all of them.
+    pub(super) criterion_activations: Option<Activations>,
+}
+
+impl FirstPass {
+    /// Collects the inputs that are not stored, as far as the spool limit allows.
+    pub(super) fn run(job: &CalibrationJob<'_>, inputs: CalibrationInputs) -> Result<Self> {
+        let CalibrationInputs { required, possible, criterion_sites, pairs } = inputs;
+        let all_sites = [&required, &possible, &criterion_sites].into_iter().flatten().copied().collect();
+        let mut kept = KeptActivations::default();
+        kept.look_up(job, &all_sites);
+        let request = plan_first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
+        let similarities = run_pass(job, &job.label, &request, &mut kept)?;
+        let all_kept = kept.missing_sites(&criterion_sites).is_empty();
+        let criterion_activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
+        Ok(Self { request, kept, similarities, criterion_activations })
+    }
+
+    /// Returns the activations at `sites`, which repairs of the selected layers read. Discards the other activations,
+    /// and collects those that are not stored yet in a second pass.
+    pub(super) fn complete(self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
+        let Self { request, mut kept, criterion_activations, .. } = self;
+        drop(criterion_activations);
+        discard_unneeded(job, &request, sites)?;
+        let missing_sites = kept.missing_sites(sites);
+        kept.look_up(job, &missing_sites);
+        let second_request = PassRequest { sites: missing_sites, ..PassRequest::default() };
+        run_pass(job, &format!("{}, second pass", job.label), &second_request, &mut kept)?;
+        kept.open(job.shape, sites)
+    }
+}
+
 /// Plans the first calibration pass. `criterion_sites` are the sites whose activations criteria read.
 ///
 /// The pass collects the activations at all of `sites` if they fit in
 /// [`spool_bytes`](crate::pipeline::env::run_settings::RunSettings::spool_bytes), or if no criterion waits for the
 /// pass. Otherwise, it collects only the activations that criteria read, provided that these fit.
-pub(crate) fn plan_first_pass(
+fn plan_first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
     criterion_sites: &BTreeSet<HookPoint>,
@@ -148,7 +186,7 @@ pub(crate) fn plan_first_pass(
 
 /// Runs the dense backbone on every shard with missing objects, and stores these objects. Adds the activations to
 /// `kept`, and returns the similarities of all shards.
-pub(crate) fn run_pass(
+fn run_pass(
     job: &CalibrationJob<'_>,
     label: &str,
     request: &PassRequest,
@@ -279,7 +317,7 @@ fn commit_rows(
     let committed: Vec<Result<_>> = drafts
         .into_par_iter()
         .map(|(site, key, (draft, payload))| {
-            payload.close().map_err(|error| write_error(site, &error))?;
+            payload.into_inner().map_err(|error| write_error(site, error.error()))?;
             Ok((site, store.commit(draft, &key, seconds)?))
         })
         .collect();
@@ -321,11 +359,11 @@ pub(super) fn disk_full_error(message: &str, error: &std::io::Error) -> Error {
 
 /// Stored and verified shards of each site.
 #[derive(Default)]
-pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
+pub(super) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
 impl KeptActivations {
     /// Looks up the shards of the given sites in the store.
-    pub(crate) fn look_up(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
+    pub(super) fn look_up(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
             let shards = job.shape.shards().map(|shard| job.run.get(&shard_rows_key(job, site, &shard)));
             self.0.insert(site, shards.collect());
@@ -333,16 +371,16 @@ impl KeptActivations {
     }
 
     /// Returns the given sites that lack at least one shard.
-    pub(crate) fn missing_sites(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
+    fn missing_sites(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let sites = sites.iter().copied();
         sites.filter(|site| self.0.get(site).is_none_or(|shards| shards.iter().any(Option::is_none))).collect()
     }
 
-    pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {
+    pub(super) fn has(&self, site: HookPoint, shard: usize) -> bool {
         self.0.get(&site).is_some_and(|shards| shards[shard].is_some())
     }
 
-    pub(crate) fn add(
+    pub(super) fn add(
         &mut self,
         shape: ActivationShape,
         shard: usize,
@@ -357,7 +395,7 @@ impl KeptActivations {
     ///
     /// # Errors
     /// Fails if any shard of a site is not stored.
-    pub(crate) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
+    pub(super) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
         Activations::new(
             shape,
             sites
@@ -385,11 +423,7 @@ fn missing_rows_error() -> Error {
 
 /// Deletes the similarity sums of a pass, and the activations at all sites except the `needed` ones. Objects in use by
 /// other processes or threads, such as inputs for training, are kept.
-pub(crate) fn discard_unneeded(
-    job: &CalibrationJob<'_>,
-    pass: &PassRequest,
-    needed: &BTreeSet<HookPoint>,
-) -> Result<()> {
+fn discard_unneeded(job: &CalibrationJob<'_>, pass: &PassRequest, needed: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {
         keys.extend(pass.sites.difference(needed).map(|&site| shard_rows_key(job, site, &shard)));

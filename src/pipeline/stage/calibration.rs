@@ -1,24 +1,20 @@
 //! Runs a calibration: selections, activations, operators and training, in this order.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use super::activations::{self, KeptActivations};
 use super::group::{Group, JobContext, Order, ResumeState};
-use super::operator::{self, CalibrationInputs, solve_flops};
-use super::selection::{SelectionState, Selections, Trials};
-use super::{distilled, tokens};
-use crate::calibrate::{ActivationShape, Activations, PassRequest};
-use crate::criterion::Selection;
-use crate::error::{ErrorKind, Result};
-use crate::model::Load;
+use super::selection::Selections;
+use super::{distilled, operator, tokens};
+use crate::calibrate::ActivationShape;
+use crate::corpus::Windows;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::Engine;
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Variant};
-use crate::pipeline::env::context::{CalibrationJob, LeaseGuard, RunContext};
+use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::{JobStatus, catch_panic};
 use crate::pipeline::env::event::WorkKind;
-use crate::pipeline::env::models::Models;
-use crate::quantity::pluralize;
-use crate::recovery;
-use ghostlab_store::{Key, Lookup};
+use ghostlab_store::{Key, Lease};
 
 /// Group of calibration jobs. Each job computes all selections and operators of a backbone for one calibration.
 pub const GROUP: Group = Group {
@@ -51,20 +47,20 @@ fn run_calibration(
     variants: &[&Variant],
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, .. } = *job_context;
+    let run = job_context.run;
     let plan = &backbone.calibrations[index];
     let label = plan.label(backbone);
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let guard = LeaseGuard::new(run, lease, &name);
     // Another process may have computed the objects before this one acquired the lease.
-    if run.store_view.are_stored(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+    if run.store_view.are_stored(variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
     run.reset_idle();
     let left = variants.iter().copied();
     let mut left: Vec<&Variant> =
-        left.filter(|variant| !variant.repairs().all(|key| run.store_view.is_stored(run.store, key))).collect();
+        left.filter(|variant| !variant.repairs().all(|key| run.store_view.is_stored(key))).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.abandon_reason(key.hash()));
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()
@@ -76,7 +72,7 @@ fn run_calibration(
         return Ok(JobStatus::Abandoned(reason));
     }
     // Record failures while the lease is still held, so that no other process repeats work that is known to fail.
-    let done = catch_panic(|| calibrate(run, models, backbone, plan, &left, &label, &guard));
+    let done = catch_panic(|| calibrate(run, backbone, plan, &left, &label, &guard));
     if done.is_err() && guard.is_lost() {
         run.check_stop()?;
         run.note(format!("{label}: suspended too long; other workers took over its work"));
@@ -96,7 +92,6 @@ fn run_calibration(
 
 fn calibrate(
     run: &RunContext<'_>,
-    models: &Models<'_>,
     backbone: &BackbonePlan,
     plan: &CalibrationPlan,
     left: &[&Variant],
@@ -105,106 +100,71 @@ fn calibrate(
 ) -> Result<()> {
     let backbone = backbone.calibrated();
     let windows = tokens::load_windows(run, backbone, &plan.tokens)?;
-    let engine = models.get(backbone)?;
+    let engine = run.models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
     let label = label.to_owned();
-    run_stages(
-        &CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape, guard },
-        left,
-    )
+    let job = CalibrationJob { run, backbone, engine, tokens: &plan.tokens, windows, label, shape, guard };
+    let (selections, activations) = Selections::select_all(&job, left)?;
+    let chosen = selections.chosen(left);
+    operator::solve_all(&job, &chosen, &activations)?;
+    distilled::train(&job, &chosen, &activations)
 }
 
-fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
-    let mut trials = Trials::new(job);
-    let mut selections = Selections::compute_before_pass(job, variants, &mut trials)?;
-    let CalibrationInputs { required, possible, criterion_sites, pairs } = selections.needed_inputs(job, variants);
-    let all_sites = [&required, &possible, &criterion_sites].into_iter().flatten().copied().collect();
-    let mut kept = KeptActivations::default();
-    kept.look_up(job, &all_sites);
-    let request = activations::plan_first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
-    let similarities = activations::run_pass(job, &job.label, &request, &mut kept)?;
-    let all_kept = kept.missing_sites(&criterion_sites).is_empty();
-    let activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
-    selections.compute_after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
-    drop(activations);
-    let chosen = selected_variants(job.run, variants, &selections);
-    let sites = selections.needed_inputs(job, variants).required;
-    activations::discard_unneeded(job, &request, &sites)?;
-    // Collect the activations that repairs of the selected layers need and that are not stored yet.
-    let missing_sites = kept.missing_sites(&sites);
-    kept.look_up(job, &missing_sites);
-    let second_request = PassRequest { sites: missing_sites, ..PassRequest::default() };
-    activations::run_pass(job, &format!("{}, second pass", job.label), &second_request, &mut kept)?;
-    let activations = kept.open(job.shape, &sites)?;
-    solve_all(job, &chosen, &activations)?;
-    distilled::train(job, &chosen, &activations)
+/// Context of a calibration, which runs one backbone on one text.
+pub(crate) struct CalibrationJob<'a> {
+    pub(crate) run: &'a RunContext<'a>,
+    pub(crate) backbone: &'a BackbonePlan,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) tokens: &'a Arc<Key>,
+    pub(crate) windows: Windows,
+    pub(crate) label: String,
+    pub(crate) shape: ActivationShape,
+    pub(crate) guard: &'a LeaseGuard<'a>,
 }
 
-/// Solves the operators that are not stored. If one cannot be solved, only its cell fails.
-fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
-    let run = job.run;
-    let mut missing = Vec::new();
-    for &(variant, selection) in chosen {
-        let key = variant.operator.as_ref().filter(|key| !is_stored(run, key));
-        missing.extend(key.map(|key| (variant, selection, key)));
+impl CalibrationJob<'_> {
+    /// Checks that the lease is still held and that the weights have not changed since they were hashed. Must be called
+    /// before results are stored.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.guard.check()?;
+        self.run.models.check_unchanged(self.backbone)
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let count = missing.len();
-    let tokens = job.shape.sequences * job.shape.length;
-    let label = format!("{}: solve {}", job.label, pluralize(count, "operator"));
-    let config = &job.backbone.config;
-    let load = Load::windows(tokens, job.shape.length);
-    let flops = missing
-        .iter()
-        .map(|&(variant, selection, _)| {
-            let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
-            let spans = recovery::spans(recovery, &selection.removed).len();
-            Ok(solve_flops(config, recovery, &load, variant.fitted(), spans))
-        })
-        .sum::<Result<f64>>()?;
-    let id = run.start(job.guard.name(), &label, count * tokens, 0, flops);
-    for (variant, selection, key) in missing {
-        let is_iterative =
-            run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
-        let solved = match is_iterative {
-            true => operator::solve_one_by_one(job, variant, selection, key),
-            false => operator::solve(job, variant, selection, activations, key),
-        };
-        match solved {
-            Err(error) if error.kind() == ErrorKind::Job => run.fail_and_record(variant.cell, key, error.one_line()),
-            solved => solved?,
-        }
-        run.advance(id, tokens)?;
-    }
-    run.finish(id);
-    Ok(())
 }
 
-/// Returns the variants whose layers or sublayers have been selected. Records a failure for the others.
-fn selected_variants<'s>(
-    run: &RunContext<'_>,
-    variants: &[&'s Variant],
-    selections: &'s Selections<'_>,
-) -> Vec<(&'s Variant, &'s Selection)> {
-    let mut chosen = Vec::new();
-    for &variant in variants {
-        match selections.state(variant) {
-            Some(SelectionState::Done(selection)) => chosen.push((variant, selection)),
-            Some(SelectionState::Failed(reason)) => match &variant.selection {
-                Some(key) => run.fail_and_record(variant.cell, key, reason.clone()),
-                None => run.fail(variant.cell, reason.clone()),
-            },
-            Some(SelectionState::Waiting) | None => {
-                run.fail(variant.cell, "the criterion selected no layers".to_string());
-            }
+/// Guard for the lease of a running job. Also tracks whether the job has made progress.
+pub(crate) struct LeaseGuard<'a> {
+    run: &'a RunContext<'a>,
+    lease: Lease,
+    name: &'a str,
+    has_progressed: Cell<bool>,
+}
+
+impl<'a> LeaseGuard<'a> {
+    pub(crate) fn new(run: &'a RunContext<'a>, lease: Lease, name: &'a str) -> Self {
+        Self { run, lease, name, has_progressed: Cell::new(false) }
+    }
+
+    /// Checks that the lease is still held. Must be called before results are stored.
+    ///
+    /// # Errors
+    /// Fails if the lease was lost ([`Self::is_lost`]), for example because this process was paused for too long.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.lease.is_held()
+    }
+
+    /// Records progress. The first call resets the crash count, because the remaining work did not cause those crashes.
+    pub(crate) fn record_progress(&self) {
+        if !self.has_progressed.replace(true) {
+            self.run.store.clear_deaths(self.name);
         }
     }
-    chosen
-}
-
-fn is_stored(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
-    matches!(run.store.get(key), Lookup::Intact(_))
 }

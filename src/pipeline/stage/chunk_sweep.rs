@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::chunks::{ChunkRun, ChunkState};
-use super::scores::ScoredVariant;
+use super::chunks::{ChunkRun, ChunkState, ScoredVariant};
 use crate::error::{ErrorKind, Result};
 use crate::model::{Program, Trie};
 use crate::pipeline::env::coordination::{JobStatus, catch_panic};
@@ -52,7 +51,7 @@ impl ChunkRun<'_> {
             }
             let tokens = self.eval_set.tokens(chunk);
             // Load the backbone only when the first chunk has to be computed.
-            let max_tokens = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
+            let max_tokens = self.eval_set.pass_tokens(&*self.run.models.get(self.backbone)?, members.len());
             if members != sweep.group.members || sweep.group.tokens + tokens > max_tokens {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
@@ -175,7 +174,7 @@ impl ChunkRun<'_> {
         });
         let mut seconds = vec![0.0; trie.len()];
         fault::fault_point("score");
-        let engine = self.models.get(self.backbone)?;
+        let engine = self.run.models.get(self.backbone)?;
         let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
@@ -206,7 +205,7 @@ impl ChunkRun<'_> {
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
-        self.models.check_unchanged(self.backbone)?;
+        self.run.models.check_unchanged(self.backbone)?;
         let now = store.now();
         let has_records = !sweep.unwritten.is_empty();
         journal.flush()?;

@@ -4,21 +4,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::calibration::LeaseGuard;
 use super::generations;
-use super::scores::{self, ScoredVariant};
+use super::scores;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
 use crate::model::Program;
 use crate::pipeline::env::backbone::BackbonePlan;
-use crate::pipeline::env::context::{LeaseGuard, RunContext};
+use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::JobStatus;
-use crate::pipeline::env::models::Models;
-use ghostlab_store::{Journal, Key};
+use ghostlab_store::{Journal, JournalRecord, Key};
 
 /// Scoring of a backbone's variants on one text or task.
 pub(crate) struct ChunkRun<'a> {
     pub(crate) run: &'a RunContext<'a>,
-    pub(crate) models: &'a Models<'a>,
     pub(crate) backbone: &'a BackbonePlan,
     pub(crate) eval_set: &'a dyn EvalSet,
     pub(crate) label: &'a str,
@@ -126,8 +125,7 @@ impl ChunkRun<'_> {
         let store_view = self.run.store_view;
         let mut left: Vec<&mut ScoredVariant> =
             scoring.candidates.iter_mut().filter(|candidate| !candidate.is_settled).collect();
-        let stored =
-            |left: &[&mut ScoredVariant]| store_view.are_stored(store, left.iter().map(|variant| &variant.key));
+        let stored = |left: &[&mut ScoredVariant]| store_view.are_stored(left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
         if !all_stored {
@@ -149,7 +147,7 @@ impl ChunkRun<'_> {
                     store.retire(journal, |hash| store_view.is_known_stored(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
-                None => store.remove_journal(journal),
+                None => journal.remove(),
             }
         }
         if let Some(job) = scoring.job {
@@ -204,11 +202,10 @@ impl ChunkRun<'_> {
                 candidates[index].add_record(record, self.eval_set);
             }
         }
-        let store = self.run.store;
         let store_view = self.run.store_view;
         let mut left = candidates.iter_mut().filter(|candidate| !candidate.is_settled).peekable();
-        if left.peek().is_some_and(|first| store_view.is_stored(store, &first.key)) {
-            left.for_each(|candidate| candidate.is_settled = store_view.is_stored(store, &candidate.key));
+        if left.peek().is_some_and(|first| store_view.is_stored(&first.key)) {
+            left.for_each(|candidate| candidate.is_settled = store_view.is_stored(&candidate.key));
         }
     }
 }
@@ -225,4 +222,30 @@ pub(crate) struct ChunkState {
     pub(super) left: Vec<usize>,
     /// Whether the results of other processes have just been read.
     pub(super) caught_up: bool,
+}
+
+/// Variant whose scores are being computed.
+pub(crate) struct ScoredVariant {
+    pub(crate) key: Arc<Key>,
+    /// Program of the variant. It is loaded only when this process computes the first chunk, because operators are
+    /// large.
+    pub(super) program: Option<Program>,
+    /// Values of each chunk, or `None` for chunks that are missing.
+    pub(crate) chunks: Vec<Option<Vec<f64>>>,
+    pub(super) seconds: f64,
+    /// Whether the variant needs no more work, because its scores are stored or because it has no program.
+    pub(super) is_settled: bool,
+}
+
+impl ScoredVariant {
+    pub(super) fn is_missing_chunk(&self, chunk: usize) -> bool {
+        !self.is_settled && self.chunks[chunk].is_none()
+    }
+
+    pub(super) fn add_record(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
+        if eval_set.is_complete(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
+            self.chunks[record.chunk] = Some(record.values.clone());
+            self.seconds += record.seconds;
+        }
+    }
 }

@@ -7,6 +7,7 @@ use candle_core::Device;
 use serde_json::json;
 
 use super::boundary_result::BoundaryResult;
+use super::calibration::CalibrationJob;
 use super::operator;
 use super::{BackboneKeyParts, Cost, InputNames, Member, Stage, activations, teacher};
 use crate::calibrate::{ActivationShape, Activations};
@@ -15,7 +16,6 @@ use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{CPU, Config, Load, Operator, Program, Trie};
 use crate::pipeline::env::backbone::{TrainingPlan, Variant};
-use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
 use crate::recovery::{Boundary, Repair, RepairMetrics, Span};
@@ -173,7 +173,7 @@ fn train_one(
         .and_then(|key| run.get(key))
         .ok_or_else(|| Error::job("the operator is not in the store"))?;
     let tail =
-        job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
+        run.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
     let training_data = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::read_matrix(&solved)?)))?;

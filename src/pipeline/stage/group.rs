@@ -16,7 +16,6 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::{JobStatus, lock};
 use crate::pipeline::env::event::WorkKind;
-use crate::pipeline::env::models::Models;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Kind of job. Planning and scheduling are generic over this description. A backbone may have several jobs of one
@@ -65,7 +64,6 @@ pub(crate) type ResumeState = Option<(Text, ChunkState)>;
 #[derive(Clone, Copy)]
 pub(crate) struct JobContext<'a> {
     pub(crate) run: &'a RunContext<'a>,
-    pub(crate) models: &'a Models<'a>,
     pub(crate) programs: &'a Programs,
 }
 

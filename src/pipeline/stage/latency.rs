@@ -162,7 +162,7 @@ fn time_variants(
     _: &[&Variant],
     _: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *job_context;
+    let JobContext { run, programs } = *job_context;
     let latency = backbone.latencies[position];
     let label = job_label(backbone, position);
     let lease = coordination::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
@@ -178,7 +178,7 @@ fn time_variants(
     let candidates = find_candidates(run, programs, backbone, position)?;
     let prompt = Prompt { length: latency.length, batch: latency.batch };
     let started = Instant::now();
-    let engine = models.get(backbone)?;
+    let engine = run.models.get(backbone)?;
     let memory = run.settings.memory_bytes();
     let config = &backbone.config;
     let choice = backbone.engine;
@@ -194,7 +194,7 @@ fn time_variants(
         run.check_stop()
     };
     let results = measure_until_stable(max_sessions, &mut session, &mut again)?;
-    models.check_unchanged(backbone)?;
+    run.models.check_unchanged(backbone)?;
     if !lease.is_held() {
         run.note(format!("{label}: suspended too long, so other processes may have run; measuring again"));
         return Ok(JobStatus::Contended);

@@ -10,10 +10,12 @@ pub mod distilled;
 pub mod generations;
 pub mod group;
 pub mod latency;
+mod measured_trials;
 pub mod operator;
 pub mod scores;
 pub(crate) mod scoring;
 pub mod selection;
+pub mod task_scores;
 pub mod teacher;
 #[cfg(test)]
 pub mod template;

@@ -1,28 +1,26 @@
 //! Operators of a variant in the store: their format, and their conversion to a program. Each operator repairs one
 //! [`Span`] of the removed layers or sublayers.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::boundary_result::{BoundaryResult, PlacedRepair};
+use super::calibration::CalibrationJob;
 use super::{BackboneKeyParts, Check, Cost, InputNames, Stage, activations, from_json, to_json};
-use crate::calibrate::{Activations, HookPoint, Pair};
-use crate::criterion::{Criterion, PruneSpec, Selection};
-use crate::error::{Error, Result};
+use crate::calibrate::Activations;
+use crate::criterion::Selection;
+use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Cell;
 use crate::iterative::{ShrinkingModel, SolvedSpan};
 use crate::model::{Config, Cut, Load, MergedLayer, Operator, Program, Sublayer};
 use crate::pipeline::env::backbone::Variant;
-use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::RepairId;
-use crate::recovery::{
-    self, Boundary, F64_COST, Recovery, Repair, RepairMetrics, RepairTarget, Solution, Span, System,
-};
-use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
+use crate::quantity::pluralize;
+use crate::recovery::{self, Boundary, F64_COST, Recovery, Repair, RepairMetrics, RepairTarget, Solution, Span};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: keys contain the activations and every option. Version 3: the key contains the number of sequences used
 // for solving, even if several layers form one block. Version 4: see version 4 of `tokens`.
@@ -53,58 +51,6 @@ pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &Repair
     });
     let activations = Arc::new(activations::family(backbone, tokens).key());
     Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
-}
-
-/// Returns all spans that a recovery may have to repair, for any selection that a criterion can make.
-fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
-    if recovery.replaces_sublayers() {
-        return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
-    }
-    let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));
-    regions.flat_map(|region| recovery.spans(region)).collect()
-}
-
-/// Variant whose operators are not stored yet.
-pub struct WantedRepair<'a> {
-    pub criterion: &'a dyn Criterion,
-    pub recovery: &'a dyn Recovery,
-    pub cut: PruneSpec<'a>,
-    /// Layers or sublayers that are removed, or `None` if they have not been selected yet.
-    pub removed: Option<Cut>,
-}
-
-/// Inputs that variants need from a shared calibration pass before and after layers are selected. Used by planning,
-/// cost estimation and runs.
-#[derive(Debug, Default)]
-pub struct CalibrationInputs {
-    /// Sites whose activations the recoveries read, given the selected layers.
-    pub required: BTreeSet<HookPoint>,
-    /// Sites whose activations the recoveries may read, for any selection that the criteria can make.
-    pub possible: BTreeSet<HookPoint>,
-    /// Sites whose activations the criteria read.
-    pub criterion_sites: BTreeSet<HookPoint>,
-    pub pairs: BTreeSet<Pair>,
-}
-
-impl CalibrationInputs {
-    pub fn from_repairs<'a>(repairs: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
-        let mut inputs = Self::default();
-        for WantedRepair { criterion, recovery, cut, removed } in repairs {
-            match removed {
-                Some(removed) => {
-                    let spans = recovery::spans(recovery, &removed);
-                    inputs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                }
-                None => {
-                    let spans = possible_spans(criterion, recovery, &cut);
-                    inputs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                    inputs.criterion_sites.extend(criterion.sites(&cut));
-                    inputs.pairs.extend(criterion.pairs(&cut));
-                }
-            }
-        }
-        inputs
-    }
 }
 
 /// Estimates the cost of repairing the variants of a calibration: one pass over the text (`pass_flops`), and solving
@@ -265,16 +211,62 @@ fn load_operator(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>>
 }
 
 /// Returns the recovery of a pruned cell.
-pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
+pub(super) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
     let method = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
     method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
+}
+
+/// Solves the operators that are not stored. If one cannot be solved, only its cell fails.
+pub(super) fn solve_all(
+    job: &CalibrationJob<'_>,
+    chosen: &[(&Variant, &Selection)],
+    activations: &Activations,
+) -> Result<()> {
+    let run = job.run;
+    let mut missing = Vec::new();
+    for &(variant, selection) in chosen {
+        let key = variant.operator.as_ref().filter(|key| !matches!(run.store.get(key), Lookup::Intact(_)));
+        missing.extend(key.map(|key| (variant, selection, key)));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let count = missing.len();
+    let tokens = job.shape.sequences * job.shape.length;
+    let label = format!("{}: solve {}", job.label, pluralize(count, "operator"));
+    let config = &job.backbone.config;
+    let load = Load::windows(tokens, job.shape.length);
+    let flops = missing
+        .iter()
+        .map(|&(variant, selection, _)| {
+            let recovery = recovery_of(&run.grid.cells[variant.cell])?;
+            let spans = recovery::spans(recovery, &selection.removed).len();
+            Ok(solve_flops(config, recovery, &load, variant.fitted(), spans))
+        })
+        .sum::<Result<f64>>()?;
+    let id = run.start(job.guard.name(), &label, count * tokens, 0, flops);
+    for (variant, selection, key) in missing {
+        let is_iterative =
+            run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+        let solved = match is_iterative {
+            true => solve_one_by_one(job, variant, selection, key),
+            false => solve(job, variant, selection, activations, key),
+        };
+        match solved {
+            Err(error) if error.kind() == ErrorKind::Job => run.fail_and_record(variant.cell, key, error.one_line()),
+            solved => solved?,
+        }
+        run.advance(id, tokens)?;
+    }
+    run.finish(id);
+    Ok(())
 }
 
 /// Solves and stores the operators of a variant.
 ///
 /// # Errors
 /// Fails with kind `Job` if the cell cannot be repaired. The error states the reason.
-pub(crate) fn solve(
+fn solve(
     job: &CalibrationJob<'_>,
     variant: &Variant,
     selection: &Selection,
@@ -310,12 +302,7 @@ pub(crate) fn solve(
 ///
 /// # Errors
 /// Fails under the same conditions as [`solve`].
-pub(crate) fn solve_one_by_one(
-    job: &CalibrationJob<'_>,
-    variant: &Variant,
-    selection: &Selection,
-    key: &Key,
-) -> Result<()> {
+fn solve_one_by_one(job: &CalibrationJob<'_>, variant: &Variant, selection: &Selection, key: &Key) -> Result<()> {
     let started = Instant::now();
     let cell = &job.run.grid.cells[variant.cell];
     let recovery = recovery_of(cell)?;
@@ -335,7 +322,7 @@ pub(crate) fn solve_one_by_one(
 
 /// Reports the start of several passes over a calibration text. `trial_flops` is the cost of all trials in the passes.
 /// Returns the job id.
-pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trial_flops: f64) -> usize {
+pub(super) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trial_flops: f64) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
     let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load) + trial_flops;
@@ -377,7 +364,6 @@ impl SolvedCut {
         if let Some(operator) = operator {
             self.matrices.push(encode_operator(self.results.len(), operator)?);
         }
-        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         self.results.push(BoundaryResult {
             region: (span.start, span.end),
             operator: operator.map(|operator| operator.key()).or_else(|| Some(merged.as_ref()?.key().to_owned())),
@@ -385,8 +371,8 @@ impl SolvedCut {
             merged,
             undetermined: !degenerate.is_empty(),
             notes: degenerate.into_iter().chain(solution.notes).collect(),
-            rank: solution.system.map(|_| rank),
-            condition: condition.is_finite().then_some(condition),
+            rank: solution.system.map(|system| system.rank),
+            condition: solution.system.map(|system| system.condition).filter(|condition| condition.is_finite()),
             losses: solution.losses,
             solve_seconds,
             numbers,

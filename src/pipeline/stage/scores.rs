@@ -1,5 +1,5 @@
 //! Scores of variants on a text or task, and of trials on a calibration text. Defines their format, and the names of
-//! journals and leases for their chunks ([`EvalSet`]).
+//! journals and leases for their chunks ([`EvalSet`](crate::evaluate::EvalSet)).
 
 use std::sync::Arc;
 
@@ -10,17 +10,14 @@ use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
 use crate::evaluate::damage_eval::{Damages, VALUES_PER_WINDOW};
 use crate::evaluate::perplexity::Losses;
-use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
 use crate::grid::Perplexity;
-use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::pipeline::env::backbone::ScoredExtent;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
-use crate::tasks::{ScoredTask, Solutions};
-use ghostlab_store::{JournalRecord, Key, Lookup, ObjectKind, Store, StoredObject};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
 // differently. Version 4: candle does not round logits in half precision. Version 5: see version 4 of `tokens`.
@@ -226,40 +223,4 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
 /// Encodes values as a payload that [`read`] can decode.
 pub(super) fn encode_values(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
-}
-
-/// Variant whose scores are being computed.
-pub(crate) struct ScoredVariant {
-    pub(crate) key: Arc<Key>,
-    /// Program of the variant. It is loaded only when this process computes the first chunk, because operators are
-    /// large.
-    pub(super) program: Option<Program>,
-    /// Values of each chunk, or `None` for chunks that are missing.
-    pub(crate) chunks: Vec<Option<Vec<f64>>>,
-    pub(super) seconds: f64,
-    /// Whether the variant needs no more work, because its scores are stored or because it has no program.
-    pub(super) is_settled: bool,
-}
-
-impl ScoredVariant {
-    pub(super) fn is_missing_chunk(&self, chunk: usize) -> bool {
-        !self.is_settled && self.chunks[chunk].is_none()
-    }
-
-    pub(super) fn add_record(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
-        if eval_set.is_complete(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
-            self.chunks[record.chunk] = Some(record.values.clone());
-            self.seconds += record.seconds;
-        }
-    }
-}
-
-/// Returns the factor by which values of a metric are multiplied for display. Proportions are shown in percent.
-pub(crate) fn display_scale(metric: &Metric) -> f64 {
-    if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
-}
-
-/// Evaluates the answers to a task, based on the scores of its choices.
-pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<ScoredTask> {
-    ScoredTask::new(solutions, choices::scores_of_choices(values))
 }

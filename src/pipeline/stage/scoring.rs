@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::chunks::ChunkRun;
 use super::group::{Group, JobContext, Order, Programs, ResumeState};
 use super::operator;
-use super::scores::{self, KIND, VALUES_FILE, display_scale, encode_values, evaluate_answers, read};
-use super::tokens::{self, AnswerKey};
+use super::scores::{self, KIND, VALUES_FILE, encode_values, read};
+use super::task_scores::displayed_score;
+use super::tokens::{self, AnswerKey, AnswerSource};
 use crate::error::{Error, Result};
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
@@ -15,7 +16,6 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Score
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Event, WorkKind};
-use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Lookup};
 
 /// Group of scoring jobs. Each job scores all variants on one text or task in a single [`Trie`](crate::model::Trie), so
@@ -45,10 +45,10 @@ fn score_variants(
     variants: &[&Variant],
     resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
-    let JobContext { run, models, programs } = *job_context;
+    let JobContext { run, programs } = *job_context;
     let evaluation = &backbone.evaluations[index];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.has_failed(variant.cell)).collect();
-    let stored = || run.store_view.are_stored(run.store, variants.iter().map(|variant| &variant.scores[index]));
+    let stored = || run.store_view.are_stored(variants.iter().map(|variant| &variant.scores[index]));
     if resume_state.is_none() {
         // If other processes have stored everything, the inputs need not be read.
         if stored() {
@@ -69,17 +69,7 @@ fn score_variants(
         let journal = evaluation.journal.clone();
         let label = &*label;
         let program = &program;
-        let job = ChunkRun {
-            run,
-            models,
-            backbone,
-            eval_set,
-            label,
-            program,
-            journal,
-            calibration_guard: None,
-            sample: None,
-        };
+        let job = ChunkRun { run, backbone, eval_set, label, program, journal, calibration_guard: None, sample: None };
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
@@ -113,7 +103,7 @@ fn reuse_full_scores(
     let mut known = Vec::new();
     for variant in variants {
         let key = &variant.scores[index];
-        if run.store_view.is_stored(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
+        if run.store_view.is_stored(key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
             continue;
         }
         let full_key = scores::key(
@@ -181,25 +171,27 @@ fn reported_value(
         Lookup::Intact(object) => Ok(object),
         _ => Err(Error::job("the scores are not in the store")),
     };
-    let values = || run.fresh_scores(key).map_or_else(|| read(&stored()?), Ok);
-    let value = match (&evaluation.target, answer_key) {
-        (EvalTarget::Windows(text), _) => scores::window_scores(values()?, text)?.0.perplexity(),
-        (EvalTarget::Task(_), None) => return Ok(None),
-        (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => {
-            100.0 * evaluate_answers(&values()?, solutions)?.result.paper_accuracy().value
+    let fresh = run.fresh_scores(key);
+    let (task, answer_key) = match (&evaluation.target, answer_key) {
+        (EvalTarget::Windows(text), _) => {
+            let values = fresh.map_or_else(|| read(&stored()?), Ok)?;
+            return Ok(Some(scores::window_scores(values, text)?.0.perplexity()));
         }
-        (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
-            let definition = run.grid.task(task).definition()?;
-            let answers = match definition.output {
-                Output::Generate => documents.read_answers(definition, &stored()?)?.0,
-                _ => documents.answers(definition, &values()?)?,
-            };
-            let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
-            let Some(first) = judged.first() else { return Ok(None) };
-            first.score.score * display_scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+        (EvalTarget::Task(task), Some(answer_key)) => (task, answer_key),
+        (EvalTarget::Task(_), None) => return Ok(None),
+    };
+    let object;
+    let source = match fresh {
+        Some(values) => AnswerSource::Fresh(values),
+        None => {
+            object = stored()?;
+            AnswerSource::Stored(&object)
         }
     };
-    Ok(Some(value))
+    let definition = run.grid.task(task).definition()?;
+    let scores = answer_key.judge(evaluation.target.to_string(), definition, source, &|_, _| Ok(None))?;
+    let main_score = scores.main_score();
+    Ok(main_score.map(|score| displayed_score(score, &Metric::defined("", &score.metric, &score.filter)).value))
 }
 
 /// Returns the program of the variant with the given score key. If it cannot be read, records that the cell failed.

@@ -1,28 +1,24 @@
-//! Layers or sublayers that a criterion selects for removal, with the scores of the criterion. Also measures the trials
-//! on which a selection is based. A trial measures the perplexity, the logit distance or the output cosine of the
-//! backbone without some of its layers or sublayers.
+//! Layers or sublayers that a criterion selects for removal, with the scores of the criterion.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::json;
 
-use super::chunks::ChunkRun;
-use super::operator::{self, CalibrationInputs, WantedRepair};
-use super::{BackboneKeyParts, InputNames, Stage, activations, from_json, scores, to_json};
-use crate::calibrate::{Activations, Similarities};
+use super::activations::{self, FirstPass};
+use super::calibration::CalibrationJob;
+use super::measured_trials::MeasuredTrials;
+use super::{BackboneKeyParts, InputNames, Stage, from_json, operator, scores, to_json};
+use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
-use crate::evaluate::output_cosines;
-use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::{Cut, Load, Program, Sublayer, Trie};
-use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Variant};
-use crate::pipeline::env::context::CalibrationJob;
+use crate::model::{Cut, Load, Sublayer};
+use crate::pipeline::env::backbone::Variant;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::CutId;
-use crate::quantity::pluralize;
+use crate::recovery::{self, Recovery, Span};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 3: keys contain the inputs of the criterion and every option. Version 4: the bound of `cca` no longer counts
@@ -112,8 +108,60 @@ pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     if has_notes { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
+/// Returns all spans that a recovery may have to repair, for any selection that a criterion can make.
+fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
+    if recovery.replaces_sublayers() {
+        return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
+    }
+    let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));
+    regions.flat_map(|region| recovery.spans(region)).collect()
+}
+
+/// Variant whose operators are not stored yet.
+pub struct WantedRepair<'a> {
+    pub criterion: &'a dyn Criterion,
+    pub recovery: &'a dyn Recovery,
+    pub cut: PruneSpec<'a>,
+    /// Layers or sublayers that are removed, or `None` if they have not been selected yet.
+    pub removed: Option<Cut>,
+}
+
+/// Inputs that variants need from a shared calibration pass before and after layers are selected. Used by planning,
+/// cost estimation and runs.
+#[derive(Debug, Default)]
+pub struct CalibrationInputs {
+    /// Sites whose activations the recoveries read, given the selected layers.
+    pub required: BTreeSet<HookPoint>,
+    /// Sites whose activations the recoveries may read, for any selection that the criteria can make.
+    pub possible: BTreeSet<HookPoint>,
+    /// Sites whose activations the criteria read.
+    pub criterion_sites: BTreeSet<HookPoint>,
+    pub pairs: BTreeSet<Pair>,
+}
+
+impl CalibrationInputs {
+    pub fn from_repairs<'a>(repairs: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
+        let mut inputs = Self::default();
+        for WantedRepair { criterion, recovery, cut, removed } in repairs {
+            match removed {
+                Some(removed) => {
+                    let spans = recovery::spans(recovery, &removed);
+                    inputs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                }
+                None => {
+                    let spans = possible_spans(criterion, recovery, &cut);
+                    inputs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    inputs.criterion_sites.extend(criterion.sites(&cut));
+                    inputs.pairs.extend(criterion.pairs(&cut));
+                }
+            }
+        }
+        inputs
+    }
+}
+
 /// Selections for some variants. Identical selections are computed only once.
-pub(crate) struct Selections<'a> {
+pub(super) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
 
@@ -126,7 +174,7 @@ struct SelectionSlot<'a> {
     state: SelectionState,
 }
 
-pub(crate) enum SelectionState {
+enum SelectionState {
     Done(Selection),
     Failed(String),
     /// Waiting for similarities or activations from the calibration pass.
@@ -134,14 +182,54 @@ pub(crate) enum SelectionState {
 }
 
 impl<'a> Selections<'a> {
+    /// Computes the selections that are not stored, and collects the activations that repairs of the selected layers
+    /// read. A variant fails if its layers cannot be selected.
+    ///
+    /// # Errors
+    /// Fails on errors that stop the run or affect all variants.
+    pub(super) fn select_all(job: &CalibrationJob<'a>, variants: &[&Variant]) -> Result<(Self, Activations)> {
+        let mut trials = MeasuredTrials::new(job);
+        let mut selections = Self::compute_before_pass(job, variants, &mut trials)?;
+        let pass = FirstPass::run(job, selections.needed_inputs(job, variants))?;
+        selections.compute_after_pass(&pass, &mut trials, job)?;
+        selections.record_failures(job, variants);
+        let activations = pass.complete(job, &selections.needed_inputs(job, variants).required)?;
+        Ok((selections, activations))
+    }
+
+    /// Returns the variants whose layers or sublayers have been selected.
+    pub(super) fn chosen<'s>(&'s self, variants: &[&'s Variant]) -> Vec<(&'s Variant, &'s Selection)> {
+        let chosen = variants.iter().filter_map(|&variant| match &self.slot(variant)?.state {
+            SelectionState::Done(selection) => Some((variant, selection)),
+            SelectionState::Failed(_) | SelectionState::Waiting => None,
+        });
+        chosen.collect()
+    }
+
+    /// Records a failure for each variant whose layers or sublayers have not been selected.
+    fn record_failures(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) {
+        for variant in variants {
+            match self.slot(variant).map(|slot| &slot.state) {
+                Some(SelectionState::Done(_)) => {}
+                Some(SelectionState::Failed(reason)) => match &variant.selection {
+                    Some(key) => job.run.fail_and_record(variant.cell, key, reason.clone()),
+                    None => job.run.fail(variant.cell, reason.clone()),
+                },
+                Some(SelectionState::Waiting) | None => {
+                    job.run.fail(variant.cell, "the criterion selected no layers".to_string());
+                }
+            }
+        }
+    }
+
     /// Reads the stored selections, and computes the missing ones that need no results of the calibration pass.
     ///
     /// # Errors
     /// Fails if the run was stopped. The failure of a single selection is recorded, and is not an error.
-    pub(crate) fn compute_before_pass(
+    fn compute_before_pass(
         job: &CalibrationJob<'a>,
         variants: &[&Variant],
-        trials: &mut Trials<'_>,
+        trials: &mut MeasuredTrials<'_>,
     ) -> Result<Self> {
         let mut by_key = BTreeMap::new();
         for variant in variants {
@@ -172,7 +260,7 @@ impl<'a> Selections<'a> {
 
     /// Returns the inputs that some variants need from the calibration pass, given the selections made so far. Variants
     /// whose selection failed, or whose layers are removed one by one, need no inputs.
-    pub(crate) fn needed_inputs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
+    fn needed_inputs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
@@ -188,22 +276,18 @@ impl<'a> Selections<'a> {
     }
 
     /// Computes the selections that need results of the calibration pass.
-    pub(crate) fn compute_after_pass(
+    fn compute_after_pass(
         &mut self,
-        similarities: &Similarities,
-        activations: Option<&Activations>,
-        trials: &mut Trials<'_>,
+        pass: &FirstPass,
+        trials: &mut MeasuredTrials<'_>,
         job: &CalibrationJob<'_>,
     ) -> Result<()> {
+        let activations = pass.criterion_activations.as_ref();
         let mut waiting = self.by_key.values_mut().filter(|slot| slot.is_waiting());
-        waiting.try_for_each(|slot| slot.select(similarities, activations, trials, job, Instant::now()))
+        waiting.try_for_each(|slot| slot.select(&pass.similarities, activations, trials, job, Instant::now()))
     }
 
-    /// Returns the state of a variant's selection, or `None` if the variant needs no selection.
-    pub(crate) fn state(&self, variant: &Variant) -> Option<&SelectionState> {
-        self.slot(variant).map(|slot| &slot.state)
-    }
-
+    /// Returns the selection of a variant, or `None` if the variant needs no selection.
     fn slot(&self, variant: &Variant) -> Option<&SelectionSlot<'a>> {
         self.by_key.get(variant.selection.as_ref()?.hash())
     }
@@ -219,7 +303,7 @@ impl SelectionSlot<'_> {
         &mut self,
         similarities: &Similarities,
         activations: Option<&Activations>,
-        trials: &mut Trials<'_>,
+        trials: &mut MeasuredTrials<'_>,
         job: &CalibrationJob<'_>,
         started: Instant,
     ) -> Result<()> {
@@ -287,124 +371,4 @@ impl SelectionSlot<'_> {
         job.guard.record_progress();
         Ok(())
     }
-}
-
-/// Cache of trial results. Several criteria or depths may request the same trial.
-pub(crate) struct Trials<'a> {
-    job: &'a CalibrationJob<'a>,
-    known: BTreeMap<(TrialMetric, Trial), f64>,
-}
-
-impl<'a> Trials<'a> {
-    pub(crate) fn new(job: &'a CalibrationJob<'a>) -> Self {
-        Self { job, known: BTreeMap::new() }
-    }
-
-    /// Returns the result of each trial. Measures those that are not cached. `label` is the name of the criterion.
-    pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
-        let new: Vec<&Trial> =
-            trials.iter().filter(|trial| !self.known.contains_key(&(metric, (*trial).clone()))).collect();
-        if !new.is_empty() {
-            let measured = match metric {
-                TrialMetric::Perplexity => self.measure_perplexities(label, &new)?,
-                TrialMetric::Distance(_) | TrialMetric::Cosine => self.measure_means(label, metric, &new)?,
-            };
-            self.known.extend(new.into_iter().map(|trial| (metric, trial.clone())).zip(measured));
-        }
-        Ok(trials.iter().map(|trial| self.known[&(metric, trial.clone())]).collect())
-    }
-
-    /// Returns the logit distance or output cosine of each trial, averaged over windows. Missing values are measured in
-    /// one [`Trie`] and stored, so that a resumed run continues after the last complete step.
-    fn measure_means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
-        let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
-        let keys: Vec<_> = trials
-            .iter()
-            .map(|trial| Arc::new(scores::trial_key(backbone.key_parts(), tokens, metric, trial)))
-            .collect();
-        let stored = keys.iter().map(|key| run.get(key).and_then(|object| scores::read(&object).ok()));
-        let mut values: Vec<Option<Vec<f64>>> = stored.collect();
-        let missing: Vec<usize> = (0..trials.len()).filter(|&index| values[index].is_none()).collect();
-        if !missing.is_empty() {
-            let started = Instant::now();
-            let layers = backbone.config.layers;
-            let programs: Vec<Program> = missing.iter().map(|&index| trials[index].program(layers)).collect();
-            let tokens = windows.ids.len();
-            let with_dense: Vec<Program> = programs.iter().cloned().chain([Program::trunk(layers)]).collect();
-            let load = Load::windows(tokens, windows.length);
-            let flops = Trie::new(&with_dense).flops(&backbone.config, &load).shared;
-            let id = run.start(guard.name(), &trials_label(label, backbone, missing.len()), tokens, 0, flops);
-            let mut progress = |tokens| run.advance(id, tokens);
-            let measured = match metric {
-                TrialMetric::Distance(distance) => distance.by_window(&**engine, &programs, windows, &mut progress)?,
-                _ => output_cosines(&**engine, &programs, windows, &mut progress)?,
-            };
-            run.finish(id);
-            guard.check()?;
-            let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
-            for (index, window_values) in missing.into_iter().zip(measured) {
-                run.store.put(
-                    &keys[index],
-                    seconds,
-                    &[(scores::VALUES_FILE, &scores::encode_values(&window_values))],
-                )?;
-                values[index] = Some(window_values);
-            }
-            guard.record_progress();
-        }
-        Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
-    }
-
-    /// Returns the perplexity of each trial. Missing trials are scored in one [`Trie`] and stored individually.
-    fn measure_perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
-        let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
-        let batch = backbone.batch_tokens;
-        let metric = TrialMetric::Perplexity;
-        let keys: Vec<_> = trials
-            .iter()
-            .map(|trial| Arc::new(scores::trial_key(backbone.key_parts(), tokens, metric, trial)))
-            .collect();
-        let program = |key: &Key| {
-            let found = keys.iter().zip(trials).find(|(candidate, _)| candidate.hash() == key.hash());
-            Ok(found.map(|(_, trial)| trial.program(backbone.config.layers)))
-        };
-        let scoring = ChunkRun {
-            run,
-            models,
-            backbone,
-            eval_set: &PerplexityEval::new(windows, batch),
-            program: &program,
-            label: &trials_label(label, backbone, trials.len()),
-            journal: scores::journal_name(backbone.key_parts(), tokens, ScoredExtent::default()),
-            calibration_guard: Some(self.job.guard),
-            sample: None,
-        };
-        let losses = score_missing(&scoring, &keys)?;
-        Ok(losses.into_iter().map(|windows| scores::trial_result(metric, windows)).collect())
-    }
-}
-
-fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> String {
-    format!("{criterion} for {} ({})", backbone.name, pluralize(count, "trial"))
-}
-
-/// Returns the window losses of each trial. Missing trials are scored and stored first.
-fn score_missing(scoring: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
-    let missing = keys.iter().filter(|key| scoring.run.get(key).is_none_or(|object| scores::read(&object).is_err()));
-    let missing: Vec<_> = missing.cloned().collect();
-    if !missing.is_empty() {
-        scoring.finish(&mut scoring.begin(missing)?)?;
-        // The scores of trials are not reported.
-        scoring.run.forget_scores(keys.iter());
-    }
-    keys.iter()
-        .map(|key| {
-            scores::read(
-                &scoring
-                    .run
-                    .get(key)
-                    .ok_or_else(|| Error::job("scores are missing from the store").at(scoring.label.to_string()))?,
-            )
-        })
-        .collect()
 }

@@ -10,13 +10,13 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, ROWS, disk_full_error, sequence_range, shard_rows_key};
+use super::calibration::CalibrationJob;
 use super::{BackboneKeyParts, Check, Family, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool, WindowSubset};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
 use crate::error::{Error, Result};
 use crate::model::{Config, Load, Program, Trie};
 use crate::pipeline::env::backbone::TrainingPlan;
-use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
 // Version 2: candle does not round logits in half precision. Version 3: see version 4 of `tokens`.
@@ -249,7 +249,7 @@ impl CalibrationJob<'_> {
         calibrate::run(&*self.engine, &mut pieces, batch, &request, |tokens| self.run.advance(id, tokens))
             .map_err(|error| error.at(self.label.clone()))?;
         let TeacherSpool { payload, ends, .. } = spool;
-        payload.close().map_err(|error| write_error(&error))?;
+        payload.into_inner().map_err(|error| write_error(error.error()))?;
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
         for rows in ends.chunks(MAX_LOGIT_ROWS * self.shape.channels) {

@@ -23,6 +23,7 @@ mod answer_key;
 mod make;
 pub mod request_tokens;
 
+pub(crate) use answer_key::AnswerSource;
 pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{load_full_tokens, load_tokens, load_windows, tokenize_missing};
 

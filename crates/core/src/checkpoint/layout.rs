@@ -356,12 +356,16 @@ mod tests {
     #[test]
     fn operator_is_attached_before_a_layer_without_attention() {
         let config = config("llama-gqa");
-        let steps = [Step::Embed, Step::Apply(one_channel_operator(2.0)), Step::Mlp(3), Step::Head];
+        let steps = [Step::Embed, Step::Apply(one_channel_operator(2.0)), Step::Sublayer(Sublayer::Mlp, 3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
             plan_layers(&config, &deploy(&Program(steps.to_vec()), &config)).unwrap();
         assert_eq!((kept, dropped), (vec![3], Cut::sublayers([(0, Sublayer::Attention)])));
         assert_eq!((attached[0].layer, attached[0].place), (0, BranchPlace::Before));
-        let between = [Step::Attention(0), Step::Apply(one_channel_operator(2.0)), Step::Mlp(0)];
+        let between = [
+            Step::Sublayer(Sublayer::Attention, 0),
+            Step::Apply(one_channel_operator(2.0)),
+            Step::Sublayer(Sublayer::Mlp, 0),
+        ];
         plan_layers(&config, &deploy(&Program(between.to_vec()), &config)).err().unwrap();
     }
 

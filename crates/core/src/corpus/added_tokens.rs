@@ -96,8 +96,8 @@ pub fn tokenizer_config(file: &Path) -> Result<Value> {
     Ok(config)
 }
 
-/// Returns the text of a token, given as a string or a map with `content`.
-fn token_text(token: &Value) -> Option<&str> {
+/// Returns the text of a special token, given as a string or a map with `content`.
+pub(crate) fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 

@@ -24,6 +24,7 @@ mod tokenizer_file;
 mod window_rule;
 mod windows;
 
+pub(crate) use added_tokens::token_text;
 pub use added_tokens::{added_beside, files_beside, tokenizer_config};
 pub use draw::PythonRandom;
 pub use gguf::{GgufTokenizer, to_gguf};

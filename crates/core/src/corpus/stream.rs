@@ -68,7 +68,7 @@ pub struct Shards<'a> {
     pub open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
 }
 
-/// Rows of all shards in the order in which they enter the buffer, each with the index of its shard.
+/// Rows of all shards in the order in which they enter the buffer.
 struct InterleavedRows<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
     groups: Vec<ShardGroup<'a>>,
@@ -78,10 +78,8 @@ struct InterleavedRows<'a> {
 struct ShardGroup<'a> {
     waiting: VecDeque<usize>,
     /// Shard that is being read.
-    opened: Option<(usize, Rows<'a>)>,
+    opened: Option<Rows<'a>>,
 }
-
-type StreamRow = (usize, String);
 
 impl<'a> InterleavedRows<'a> {
     fn new(shards: &Shards<'a>, seed: u64) -> Self {
@@ -98,7 +96,7 @@ impl<'a> InterleavedRows<'a> {
     }
 
     /// Reads up to `max_rows` rows from the current group. Returns an empty list once all groups have ended.
-    fn next(&mut self, max_rows: usize) -> Result<Vec<StreamRow>> {
+    fn next(&mut self, max_rows: usize) -> Result<Vec<String>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
             while rows.len() < max_rows
@@ -106,31 +104,26 @@ impl<'a> InterleavedRows<'a> {
             {
                 rows.push(row);
             }
-            // Drop a group that has no rows left.
-            match rows.is_empty() {
-                false => self.current_group = (self.current_group + 1) % self.groups.len(),
-                true => {
-                    self.groups.remove(self.current_group);
-                    self.current_group %= self.groups.len().max(1);
-                    continue;
-                }
+            if !rows.is_empty() {
+                self.current_group = (self.current_group + 1) % self.groups.len();
+                return Ok(rows);
             }
-            return Ok(rows);
+            // Drop a group that has no rows left.
+            self.groups.remove(self.current_group);
+            self.current_group %= self.groups.len().max(1);
         }
         Ok(Vec::new())
     }
 }
 
 impl<'a> ShardGroup<'a> {
-    fn next(&mut self, open: &dyn Fn(usize) -> Result<Rows<'a>>) -> Result<Option<StreamRow>> {
+    fn next(&mut self, open: &dyn Fn(usize) -> Result<Rows<'a>>) -> Result<Option<String>> {
         loop {
-            if let Some((shard, rows)) = &mut self.opened
-                && let Some(row) = rows.next()
-            {
-                return Ok(Some((*shard, row?)));
+            if let Some(row) = self.opened.as_mut().and_then(Iterator::next) {
+                return row.map(Some);
             }
             let Some(shard) = self.waiting.pop_front() else { return Ok(None) };
-            self.opened = Some((shard, open(shard)?));
+            self.opened = Some(open(shard)?);
         }
     }
 }
@@ -140,12 +133,12 @@ struct ShuffledRows<'a> {
     rows: InterleavedRows<'a>,
     order: ShardOrder,
     size: usize,
-    buffer: Vec<StreamRow>,
+    buffer: Vec<String>,
     random: NumpyRandom,
     /// Buffer positions that have been drawn but not used yet.
     positions: VecDeque<u32>,
     /// Rows to release next, in reverse order.
-    released: Vec<StreamRow>,
+    released: Vec<String>,
     ended: bool,
 }
 
@@ -163,7 +156,7 @@ impl<'a> ShuffledRows<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<Option<StreamRow>> {
+    fn next(&mut self) -> Result<Option<String>> {
         while self.released.is_empty() && !self.ended {
             let rows = self.rows.next(match self.order {
                 ShardOrder::OneByOne => 1,
@@ -187,7 +180,7 @@ impl<'a> ShuffledRows<'a> {
     }
 
     /// Adds a row to the buffer. If the buffer is full, the row takes the position of a random row, which is released.
-    fn insert(&mut self, row: StreamRow) {
+    fn insert(&mut self, row: String) {
         if self.buffer.len() < self.size {
             return self.buffer.push(row);
         }
@@ -223,7 +216,7 @@ pub(super) fn draw_windows(
     let mut document = 0;
     let mut longest = 0;
     while windows.starts.len() < count {
-        let Some((_, text)) = rows.next()? else {
+        let Some(text) = rows.next()? else {
             return Err(Error::bad_input("too few long documents in the corpus")
                 .expected(format!(
                     "{count} documents of at least {} tokens, for windows of {length} tokens",
@@ -289,8 +282,7 @@ mod tests {
         let open = |shard: usize| open_numbered_rows(shard, rows);
         let mut shuffled = ShuffledRows::new(&Shards { count, order, open: &open }, seed, buffer);
         let mut all = Vec::new();
-        while let Some((shard, name)) = shuffled.next().unwrap() {
-            assert!(name.starts_with(&format!("{shard}/")));
+        while let Some(name) = shuffled.next().unwrap() {
             all.push(name);
         }
         all

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::marker::PhantomData;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::parquet_text::read_parquet;
-use super::text_row::{TextRow, TextRowSeed};
+use super::text_row::{Column, TextRowSeed};
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
@@ -128,43 +130,42 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
     let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
         let columns: Vec<&str> = column.as_deref().map_or(COLUMNS.to_vec(), |name| vec![name]);
-        let mut row = match lines.next_value(TextRowSeed(&columns)) {
-            Ok(row) => row?,
+        match lines.advance() {
+            Ok(true) => {}
+            Ok(false) => return None,
             Err(error) => return Some(Err(error)),
-        };
-        let text = match row.take_column(&columns) {
-            Some((name, TextRow { text: Some(text), .. })) => {
+        }
+        let mut row = lines.parse(TextRowSeed(&columns)).unwrap_or_default();
+        Some(match columns.iter().find_map(|name| row.remove_entry(*name)) {
+            Some((name, Column::Text(text))) => {
                 column = Some(name);
                 Ok(text)
             }
-            _ if lines.last_bytes() > MAX_DESCRIBED_BYTES => Err(Error::bad_input("the row has no text")
-                .at(lines.location())
-                .expected(format!("text in column `{}`", columns.join("` or `")))
-                .found(format!("a row of {} bytes without text in that column", lines.last_bytes()))),
+            _ if lines.row().len() > MAX_DESCRIBED_BYTES => lines.parse(PhantomData::<IgnoredAny>).and_then(|_| {
+                Err(Error::bad_input("the row has no text")
+                    .at(lines.location())
+                    .expected(format!("text in column `{}`", columns.join("` or `")))
+                    .found(format!("a row of {} bytes without text in that column", lines.row().len())))
+            }),
             _ => explain_missing_text(&lines, column.as_deref()),
-        };
-        Some(text)
+        })
     }))
 }
 
 /// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
 const MAX_DESCRIBED_BYTES: usize = 1 << 20;
 
-/// Parses a row without text a second time, and returns an error that describes its content.
+/// Parses an invalid row or one without text a second time, and returns an error that describes its content.
 fn explain_missing_text<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
-    let row = lines.last_row()?;
-    let name = column.map_or_else(|| select_column(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
-    name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.location()))
-}
-
-fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
-    match object.remove(column) {
+    let mut row = lines.last_row()?;
+    let name = select_column(column, row.keys().map(String::as_str));
+    let text = name.and_then(|name| match row.remove(&name) {
         Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(Error::bad_input(format!("column `{column}` is not text"))
+        other => Err(Error::bad_input(format!("column `{name}` is not text"))
             .expected("a string in every row")
-            .found(describe(&other))),
-        None => Err(missing_column_error(&format!("`{column}`"), column, object.keys().map(String::as_str))),
-    }
+            .found(describe(&other.unwrap_or_default()))),
+    });
+    text.map_err(|error| error.at(lines.location()))
 }
 
 /// Returns the requested column, or the first of [`COLUMNS`] that exists.

@@ -4,20 +4,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
-};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build, iterative};
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
 use crate::options::Variant;
 
-const NAME: &str = "angular";
-const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>).variants(VARIANTS);
+    CriterionEntry::new::<Angular>("angular", "https://github.com/arcee-ai/PruneMe", build::<Angular>)
+        .variants(VARIANTS);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "angular, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("angular, iterative")];
 
 /// Removes the block of `n` layers (of `L`) whose start `s` in `0..=L−n` has the smallest mean of
 /// `arccos(cos(X_s, X_{s+n}))/π` at the last token. Ties go to the lowest `s`.
@@ -30,10 +26,6 @@ struct Angular {
 }
 
 impl Criterion for Angular {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
-    }
-
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
         (0..=spec.layers - spec.depth)
             .map(|from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + spec.depth })
@@ -53,7 +45,7 @@ impl Criterion for Angular {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(spec, self.pairs(spec), stats, |angle| -angle)
+        Selection::best_block(spec, stats.remaining_similarities(self.pairs(spec))?, true)
     }
 }
 

@@ -5,21 +5,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build};
-use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
+use super::greedy::{greedy_trials, remove_greedily};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build, iterative,
+};
 use crate::error::Result;
 use crate::model::Cut;
 use crate::options::Variant;
 
 const NAME: &str = "block-pruner";
-const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>)
-    .label("BlockPruner")
-    .variants(VARIANTS)
-    .not_in_paper();
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<BlockPruner>(NAME, "https://github.com/MrGGLS/BlockPruner", build::<BlockPruner>)
+        .label("BlockPruner")
+        .variants(VARIANTS)
+        .not_in_paper();
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "BlockPruner, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("BlockPruner, iterative")];
 
 /// Greedy removal by the perplexity on the calibration windows. Ties go to attention sublayers before MLPs, then to the
 /// lower layer.
@@ -36,10 +37,6 @@ impl Criterion for BlockPruner {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, spec)
-    }
-
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
         greedy_trials(spec)
     }
@@ -53,7 +50,7 @@ impl Criterion for BlockPruner {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, spec, spec.unit.candidates(spec.layers), TrialMetric::Perplexity, stats)
+        remove_greedily(NAME, spec, &spec.remaining(stats.removed()), TrialMetric::Perplexity, stats)
     }
 }
 

@@ -17,23 +17,22 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, check_depth,
-};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, iterative};
 use crate::calibrate::{Activations, HookPoint};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::linalg::gemm::gram_parallel;
 use crate::linalg::solve::NormalEquations;
+use crate::model::RmsNorm;
 use crate::options::{self, Options, Variant};
 
-const NAME: &str = "cca";
-const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).not_in_paper();
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Cca>("cca", "https://arxiv.org/abs/2505.21077", build)
+    .label("CCA bound (NBL)")
+    .variants(VARIANTS)
+    .not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" },
-    Variant { option: "iterative", value: "true", word: "iterative", label: "CCA bound (NBL), iterative" },
+    iterative("CCA bound (NBL), iterative"),
 ];
 
 /// Number of rows per block.
@@ -63,9 +62,8 @@ enum Cut {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     let rule: Cca = options::read(name, options)?;
     if rule.iterative && rule.cut == Cut::Block {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`iterative: true` only with `cut: layers`")
-            .found("`cut: block`, which removes all layers at once"));
+        let expected = "`iterative: true` only with `cut: layers`";
+        return Err(options::invalid_options(name, expected, "`cut: block`, which removes all layers at once"));
     }
     Ok(Box::new(rule))
 }
@@ -79,10 +77,6 @@ impl Cca {
 }
 
 impl Criterion for Cca {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
-    }
-
     fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
         (0..=spec.layers).map(HookPoint::Stream).collect()
     }
@@ -111,31 +105,45 @@ impl Criterion for Cca {
         let mut scores = Vec::new();
         let blocks = self.candidates(spec).into_iter();
         for (start, end) in blocks.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
-            let [input, output] = [start, end].map(HookPoint::Stream);
-            let sides: [RowSource<'_>; 2] =
-                [&|rows| to_f64(activations.rows(input, rows)?), &|rows| to_f64(activations.rows(output, rows)?)];
-            scores.push((start, compute_bound(activations, sides)?));
+            scores.push((start, compute_bound_between(activations, [start, end].map(HookPoint::Stream), None)?));
         }
-        if self.cut == Cut::Layers {
-            return Ok(Selection::lowest(scores, spec.depth));
+        match self.cut {
+            Cut::Layers => Ok(Selection::lowest(spec, scores)),
+            Cut::Block => Selection::best_block(spec, scores, true),
         }
-        let lowest =
-            scores.iter().copied().fold((0, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
-        Ok(Selection::from_layers(lowest.0..lowest.0 + spec.depth, scores))
     }
 }
 
-/// Function that returns rows `[rows, C]` of a variable in f64.
-pub(super) type RowSource<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
+/// Computes the bound for a map between two sites of the stream. If a norm is given, the input of the map is the
+/// normalized stream.
+pub(super) fn compute_bound_between(
+    activations: &Activations,
+    [before, after]: [HookPoint; 2],
+    norm: Option<&RmsNorm>,
+) -> Result<f64> {
+    let channels = activations.shape().channels;
+    let stream_before: RowSource<'_> = &|rows| Ok(to_f64(activations.rows(before, rows)?));
+    let stream_after: RowSource<'_> = &|rows| Ok(to_f64(activations.rows(after, rows)?));
+    let Some(norm) = norm else { return compute_bound(activations, [stream_before, stream_after]) };
+    let normed: RowSource<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
+    let normed_plus_output: RowSource<'_> = &|rows| {
+        let ends = stream_after(rows.clone())?.into_iter().zip(stream_before(rows.clone())?);
+        let changes = ends.map(|(after, before)| after - before);
+        Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
+    };
+    compute_bound(activations, [normed, normed_plus_output])
+}
 
-/// Converts rows to f64.
-pub(super) fn to_f64(rows: &[f32]) -> Result<Vec<f64>> {
-    Ok(rows.iter().map(|&v| f64::from(v)).collect())
+/// Function that returns rows `[rows, C]` of a variable in f64.
+type RowSource<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
+
+fn to_f64(rows: &[f32]) -> Vec<f64> {
+    rows.iter().map(|&v| f64::from(v)).collect()
 }
 
 /// Computes `C − Σ ρ_i²` for two variables. `sides` contains a row source for each variable, with one row for each row
 /// of `activations`.
-pub(super) fn compute_bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
+fn compute_bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];

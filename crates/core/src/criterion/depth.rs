@@ -63,6 +63,23 @@ impl DepthUnit {
         });
         kinds.flat_map(|kind| (0..layers).map(move |layer| (layer, kind))).collect()
     }
+
+    /// Returns the candidates in the same order by their index: a layer, or the
+    /// [index](Sublayer::index_in_model) of a sublayer.
+    pub fn candidate_indices(self, layers: usize) -> Vec<usize> {
+        if self.is_layers() {
+            return (0..layers).collect();
+        }
+        self.candidates(layers).into_iter().map(|(layer, kind)| kind.index_in_model(layer)).collect()
+    }
+
+    /// Returns the cut that removes the candidates with the given indices.
+    pub fn cut(self, candidates: impl IntoIterator<Item = usize>) -> Cut {
+        if self.is_layers() {
+            return Cut::layers(candidates);
+        }
+        Cut::sublayers(candidates.into_iter().map(Sublayer::from_index))
+    }
 }
 
 impl From<Sublayer> for DepthUnit {
@@ -98,10 +115,7 @@ impl Depth {
     /// Returns a cut of this depth in the middle of the candidates, for cost estimates before the layers are selected.
     pub fn middle(self, layers: usize) -> Cut {
         let start = self.unit.available(layers).saturating_sub(self.count) / 2;
-        if self.is_in_layers() {
-            return Cut::layers(start..start + self.count);
-        }
-        self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
+        self.unit.cut(self.unit.candidate_indices(layers).into_iter().skip(start).take(self.count))
     }
 
     /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.

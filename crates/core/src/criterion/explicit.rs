@@ -4,16 +4,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection};
-use super::sublayers::check_sublayers;
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, ITERATIVE, PruneSpec, Selection, check_all_candidates};
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::options::{self, Options};
 use crate::quantity::pluralize;
 
-pub(super) const NAME: &str = "explicit";
-const SOURCE: &str = "";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
+const NAME: &str = "explicit";
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, "", build)
+    .refusing(ITERATIVE, "it lists its layers and measures nothing");
 
 /// Layers or sublayers to remove, given as exactly one of `layers`, `order` and `sublayers`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -72,7 +71,7 @@ impl Criterion for Explicit {
         }
     }
 
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, _: &str, spec: &PruneSpec<'_>) -> Result<()> {
         match self {
             Self::Layers(layers) => check_layers(layers, layers.len() == spec.depth, spec),
             Self::Order(layers) => check_layers(layers, layers.len() >= spec.depth, spec),
@@ -141,7 +140,7 @@ fn check_listed_sublayers(removed: &Cut, spec: &PruneSpec<'_>) -> Result<()> {
         .expected(pluralize(spec.depth, "different sublayer"))
         .found(removed));
     }
-    check_sublayers(NAME, spec)
+    check_all_candidates(NAME, spec)
 }
 
 #[cfg(test)]

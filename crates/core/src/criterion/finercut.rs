@@ -7,23 +7,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build};
-use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
+use super::greedy::{greedy_trials, remove_greedily};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build, iterative,
+};
 use crate::error::Result;
 use crate::evaluate::logit_distance::LogitDistance;
 use crate::model::{Cut, Sublayer};
 use crate::options::Variant;
 
 const NAME: &str = "finercut";
-const SOURCE: &str = "https://github.com/YaNgZhAnG-V5/llm_dissect";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<FinerCut>(NAME, SOURCE, build::<FinerCut>)
-    .label("FinerCut")
-    .variants(VARIANTS)
-    .not_in_paper();
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<FinerCut>(NAME, "https://github.com/YaNgZhAnG-V5/llm_dissect", build::<FinerCut>)
+        .label("FinerCut")
+        .variants(VARIANTS)
+        .not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" },
-    Variant { option: "iterative", value: "true", word: "iterative", label: "FinerCut, iterative" },
+    iterative("FinerCut, iterative"),
 ];
 
 /// Greedy removal by the distance of the logits from those of the dense backbone.
@@ -39,19 +41,17 @@ struct FinerCut {
 
 /// Returns the candidates sorted by their names in the published code. The order determines which candidate wins ties:
 /// `model.layers.10.mlp.down_proj` comes before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
-fn candidates_by_name(spec: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
-    let mut candidates = spec.unit.candidates(spec.layers);
-    candidates.sort_by_cached_key(|&(layer, kind)| (format!("{layer}."), kind == Sublayer::Attention));
+fn sort_by_name(mut candidates: Vec<usize>) -> Vec<usize> {
+    candidates.sort_by_cached_key(|&candidate| {
+        let (layer, kind) = Sublayer::from_index(candidate);
+        (format!("{layer}."), kind == Sublayer::Attention)
+    });
     candidates
 }
 
 impl Criterion for FinerCut {
     fn units(&self) -> &'static [DepthUnit] {
         DepthUnit::SUBLAYER_UNITS
-    }
-
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, spec)
     }
 
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
@@ -75,7 +75,8 @@ impl Criterion for FinerCut {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, spec, candidates_by_name(spec), self.trial_metric(), stats)
+        let candidates = sort_by_name(spec.remaining(stats.removed()));
+        remove_greedily(NAME, spec, &candidates, self.trial_metric(), stats)
     }
 }
 
@@ -85,9 +86,7 @@ mod tests {
 
     #[test]
     fn finercut_candidates_are_sorted_by_published_name() {
-        let spec = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
-        let order: Vec<usize> =
-            candidates_by_name(&spec).iter().map(|(layer, kind)| kind.index_in_model(*layer)).collect();
+        let order = sort_by_name(DepthUnit::Sublayers.candidate_indices(11));
         assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);
     }
 }

@@ -7,20 +7,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, any_regions, build};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, ITERATIVE, PruneSpec, Selection, any_regions, build};
 use super::trial::{Trial, TrialMetric};
 use crate::deviation::Deviation;
 use crate::error::{Error, Result};
 use crate::model::{Config, Cut, LayerMerge, MergeForm};
 use crate::options::Variant;
 
-pub(super) const NAME: &str = "laco";
-const SOURCE: &str = "https://github.com/yangyifei729/LaCo";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Laco>(NAME, SOURCE, build::<Laco>)
-    .label("LaCo")
-    .variants(VARIANTS)
-    .deviations(DEVIATIONS)
-    .not_in_paper();
+const NAME: &str = "laco";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Laco>(NAME, "https://github.com/yangyifei729/LaCo", build::<Laco>)
+        .label("LaCo")
+        .variants(VARIANTS)
+        .deviations(DEVIATIONS)
+        .not_in_paper()
+        .refusing(ITERATIVE, "its loop already measures the merged backbone after each merge");
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "released", word: "released", label: "LaCo, as released" },
@@ -96,7 +97,7 @@ impl Criterion for Laco {
         MergeForm::check(config)
     }
 
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, _: &str, spec: &PruneSpec<'_>) -> Result<()> {
         if self.combine < 2 {
             return Err(option_error("combine", "2 or more layers", self.combine));
         }

@@ -5,19 +5,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
-use super::sublayers::{check_sublayers, select_lowest_sublayers};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build, iterative};
 use crate::calibrate::Pair;
 use crate::error::Result;
+use crate::model::Sublayer;
 use crate::options::Variant;
 
-const NAME: &str = "llm-drop";
-const SOURCE: &str = "https://github.com/CASE-Lab-UMD/LLM-Drop";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").variants(VARIANTS).not_in_paper();
+    CriterionEntry::new::<LlmDrop>("llm-drop", "https://github.com/CASE-Lab-UMD/LLM-Drop", build::<LlmDrop>)
+        .label("LLM-Drop")
+        .variants(VARIANTS)
+        .not_in_paper();
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Drop, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("LLM-Drop, iterative")];
 
 /// Removal of the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm. The
 /// depth selects the kind of sublayer. Ties go to attention sublayers before MLPs, then to the lower layer.
@@ -34,10 +34,6 @@ impl Criterion for LlmDrop {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, spec)
-    }
-
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
         spec.unit.candidates(spec.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
     }
@@ -51,12 +47,11 @@ impl Criterion for LlmDrop {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut scores = Vec::new();
-        let candidates = spec.unit.candidates(spec.layers).into_iter();
-        for (layer, kind) in candidates.filter(|&(layer, kind)| !stats.removed().contains(layer, kind)) {
-            scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
-        }
-        Ok(select_lowest_sublayers(&scores, spec.depth))
+        let scores = spec.remaining(stats.removed()).into_iter().map(|candidate| {
+            let (layer, kind) = Sublayer::from_index(candidate);
+            Ok((candidate, 1.0 - stats.similarity(Pair::around(layer, kind))?))
+        });
+        Ok(Selection::lowest(spec, scores.collect::<Result<_>>()?))
     }
 }
 

@@ -5,27 +5,26 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{
     CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
-    check_depth,
+    build, check_depth, iterative,
 };
-use crate::calibrate::{Pair, SimilarityAxis};
+use crate::calibrate::Pair;
 use crate::error::Result;
-use crate::options::{self, Options, Variant};
+use crate::options::Variant;
 
-const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build)
-    .label("LLM-Streamline")
-    .short("streamline")
-    .variants(VARIANTS)
-    .deviations(READS_FIRST_SEQUENCES);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<LlmStreamline>("llm-streamline", SOURCE, build::<LlmStreamline>)
+        .label("LLM-Streamline")
+        .short("streamline")
+        .variants(VARIANTS)
+        .deviations(READS_FIRST_SEQUENCES);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Streamline, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("LLM-Streamline, iterative")];
 
 /// Removal of the block whose input and output are most similar. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct LlmStreamlineOptions {
+struct LlmStreamline {
     /// Axis over which the cosine is computed.
     cosine: Cosine,
     /// Whether the backbone is repaired and measured again after each removed layer.
@@ -33,25 +32,14 @@ struct LlmStreamlineOptions {
     iterative: bool,
 }
 
-/// Selection of the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first
-/// maximum wins.
-struct LlmStreamline {
-    axis: SimilarityAxis,
-    iterative: bool,
-}
-
-fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: LlmStreamlineOptions = options::read(name, options)?;
-    Ok(Box::new(LlmStreamline { axis: settings.cosine.axis(), iterative: settings.iterative }))
-}
-
 impl Criterion for LlmStreamline {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(name, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)
     }
 
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
-        (1..spec.layers - spec.depth).map(|from| Pair { axis: self.axis, from, to: from + spec.depth }).collect()
+        let axis = self.cosine.axis();
+        (1..spec.layers - spec.depth).map(|from| Pair { axis, from, to: from + spec.depth }).collect()
     }
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
@@ -66,8 +54,10 @@ impl Criterion for LlmStreamline {
         Some(Importance { quantity: "cosine", lowest_first: false })
     }
 
+    /// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first maximum
+    /// wins.
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(spec, self.pairs(spec), stats, |cosine| cosine)
+        Selection::best_block(spec, stats.remaining_similarities(self.pairs(spec))?, false)
     }
 }
 

@@ -12,15 +12,22 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, any_regions, build, check_depth};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, ITERATIVE, PruneSpec, Selection, any_regions, build, check_depth,
+};
 use super::spectral;
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::{Error, Result};
 
-pub(super) const NAME: &str = "lorp";
-const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").not_in_paper();
+const NAME: &str = "lorp";
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Lorp>(
+    NAME,
+    "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning",
+    build::<Lorp>,
+)
+.label("LoRP")
+.not_in_paper()
+.refusing(ITERATIVE, "it distributes the removed layers over clusters of all layers");
 
 /// Removal of the most redundant layers from clusters of similar layers. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -33,8 +40,8 @@ struct Lorp {
 }
 
 impl Criterion for Lorp {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)?;
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(name, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)?;
         match self.clusters.filter(|clusters| !(1..=spec.layers).contains(clusters)) {
             None => Ok(()),
             Some(clusters) => Err(Error::bad_input(format!("invalid `clusters` of `{NAME}`"))

@@ -20,6 +20,7 @@ mod cca;
 mod depth;
 mod explicit;
 mod finercut;
+mod greedy;
 mod laco;
 mod llm_drop;
 mod llm_streamline;
@@ -30,7 +31,6 @@ mod shortened_llama;
 mod shortgpt;
 mod sleb;
 mod spectral;
-mod sublayers;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
 mod template;
@@ -44,11 +44,11 @@ use crate::options::{self, Appearance, MethodDescription, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 pub use depth::{Depth, DepthUnit};
-use rule::CriterionEntry;
 pub use rule::{
     CalibrationStats, Criterion, Importance, InputNorms, PruneSpec, Selection, Trial, TrialMetric, Trials, check,
     degenerate,
 };
+use rule::{CriterionEntry, ITERATIVE};
 
 /// All criteria that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -78,25 +78,12 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     entry.build(options)
 }
 
-/// Name of the option that removes one layer or sublayer at a time and measures again after each removal.
-const ITERATIVE: &str = "iterative";
-
-/// Criteria without the option [`ITERATIVE`], each with the reason shown in the error.
-const NOT_ITERATIVE: &[(&str, &str)] = &[
-    (laco::NAME, "its loop already measures the merged backbone after each merge"),
-    (explicit::NAME, "it lists its layers and measures nothing"),
-    (lorp::NAME, "it distributes the removed layers over clusters of all layers"),
-];
-
 /// Rejects `iterative` for a criterion that cannot rank the remaining layers.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
-    if !options.contains_key(ITERATIVE) || entry.description().has(ITERATIVE) {
-        return Ok(());
-    }
+    let Some((_, reason)) = entry.refused.filter(|(option, _)| options.contains_key(*option)) else { return Ok(()) };
     let iterative_criteria =
         ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).map(|entry| entry.appearance.name);
     let name = entry.appearance.name;
-    let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
     Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
         .expected(format!("`{ITERATIVE}` with one of {}", iterative_criteria.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
@@ -114,7 +101,7 @@ pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterio
 
 /// Returns the version of a criterion's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
-    ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
+    options::find(name, ENTRIES).map_or(1, |entry| entry.version)
 }
 
 /// Returns the deviations of the official code from the published formulas that apply to `case`.
@@ -145,12 +132,12 @@ pub fn label(name: &str) -> &str {
 /// Returns the label for a criterion with options. An option that selects a known variant changes the label, as in
 /// `ShortGPT, iterative`. Other options are appended with their values, as in `LoRP, clusters 3`.
 pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
-    let variants = ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(&[][..], |entry| entry.variants);
+    let entry = options::find(name, ENTRIES);
     let mut base = label(name);
     let mut suffix = String::new();
     for (option, value) in options {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        match variants.iter().find(|variant| variant.option == option && variant.value == value) {
+        match entry.and_then(|entry| entry.variant(option, &value)) {
             Some(variant) if base == label(name) => base = variant.label,
             Some(variant) => suffix.push_str(&format!(", {}", variant.word)),
             None => suffix.push_str(&format!(", {option} {value}")),
@@ -223,14 +210,14 @@ mod tests {
                 Ok(rule) => assert!(rule.is_iterative() && entry.description().has(ITERATIVE), "{name}"),
                 Err(error) => {
                     let text = error.to_string();
-                    let (_, reason) = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).unwrap();
+                    let (_, reason) = entry.refused.unwrap();
                     assert!(text.contains(&format!("`{name}` has no iterative variant: {reason}")), "{text}");
                     assert!(text.contains("shortgpt") && text.contains("llm-drop"), "{text}");
                 }
             }
         }
         let iterative = ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).count();
-        assert_eq!(iterative + NOT_ITERATIVE.len(), ENTRIES.len());
+        assert_eq!(iterative + ENTRIES.iter().filter(|entry| entry.refused.is_some()).count(), ENTRIES.len());
         assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
     }
 
@@ -248,7 +235,7 @@ mod tests {
         let rankings = ranking_criteria();
         let unranked = ENTRIES.iter().map(|entry| entry.appearance.name);
         let unranked = unranked.filter(|name| rankings.iter().all(|ranking| ranking.name != *name));
-        assert_eq!(unranked.collect::<Vec<_>>(), [explicit::NAME, lorp::NAME, laco::NAME]);
+        assert_eq!(unranked.collect::<Vec<_>>(), ["explicit", "lorp", "laco"]);
         let measured = rankings.iter().filter(|ranking| ranking.has_trials).map(|ranking| ranking.name);
         assert_eq!(measured.collect::<Vec<_>>(), ["shortened-llama", "sleb", "block-pruner", "finercut"]);
     }

@@ -11,24 +11,24 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cca::{RowSource, compute_bound, to_f64};
+use super::cca::compute_bound_between;
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
-use super::sublayers::{check_sublayers, select_lowest_sublayers};
-use crate::calibrate::{Activations, HookPoint};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build, iterative};
+use crate::calibrate::{HookPoint, Pair};
 use crate::error::Result;
 use crate::map_input::MapInput;
-use crate::model::{RmsNorm, Sublayer};
+use crate::model::Sublayer;
 use crate::options::Variant;
 
-const NAME: &str = "nbl";
-const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").variants(VARIANTS).not_in_paper();
+    CriterionEntry::new::<Nbl>("nbl", "https://github.com/LIONS-EPFL/NBL", build::<Nbl>)
+        .label("NBL bound")
+        .variants(VARIANTS)
+        .not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" },
-    Variant { option: "iterative", value: "true", word: "iterative", label: "NBL bound, iterative" },
+    iterative("NBL bound, iterative"),
 ];
 
 /// Removal of the sublayers with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations between the streams
@@ -44,25 +44,14 @@ struct Nbl {
     iterative: bool,
 }
 
-/// Returns the sites before and after a sublayer.
-fn sites_around((layer, sublayer): (usize, Sublayer)) -> [HookPoint; 2] {
-    match sublayer {
-        Sublayer::Attention => [HookPoint::Stream(layer), HookPoint::Middle(layer)],
-        Sublayer::Mlp => [HookPoint::Middle(layer), HookPoint::Stream(layer + 1)],
-    }
-}
-
 impl Criterion for Nbl {
     fn units(&self) -> &'static [DepthUnit] {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, spec)
-    }
-
     fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
-        let sites: BTreeSet<HookPoint> = spec.unit.candidates(spec.layers).into_iter().flat_map(sites_around).collect();
+        let pairs = spec.unit.candidates(spec.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind));
+        let sites: BTreeSet<HookPoint> = pairs.flat_map(|pair| pair.ends()).collect();
         sites.into_iter().collect()
     }
 
@@ -77,38 +66,15 @@ impl Criterion for Nbl {
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        for candidate in spec.unit.candidates(spec.layers) {
-            if stats.removed().contains(candidate.0, candidate.1) {
-                continue;
-            }
+        for candidate in spec.remaining(stats.removed()) {
+            let (layer, kind) = Sublayer::from_index(candidate);
             let norm = match self.input {
                 MapInput::Stream => None,
-                MapInput::Normed => stats.input_norm(candidate)?,
+                MapInput::Normed => stats.input_norm((layer, kind))?,
             };
-            scores.push((candidate, compute_sublayer_bound(activations, candidate, norm.as_ref())?));
+            let ends = Pair::around(layer, kind).ends();
+            scores.push((candidate, compute_bound_between(activations, ends, norm.as_ref())?));
         }
-        Ok(select_lowest_sublayers(&scores, spec.depth))
+        Ok(Selection::lowest(spec, scores))
     }
-}
-
-/// Computes the bound for a sublayer. If a norm is given, the input of the map is the normalized stream.
-fn compute_sublayer_bound(
-    activations: &Activations,
-    sublayer: (usize, Sublayer),
-    norm: Option<&RmsNorm>,
-) -> Result<f64> {
-    let [before, after] = sites_around(sublayer);
-    let channels = activations.shape().channels;
-    let stream_before: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
-    let stream_after: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
-    let Some(norm) = norm else { return compute_bound(activations, [stream_before, stream_after]) };
-    let normed: RowSource<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
-    let normed_plus_output: RowSource<'_> = &|rows| {
-        let changes = stream_after(rows.clone())?
-            .into_iter()
-            .zip(stream_before(rows.clone())?)
-            .map(|(after, before)| after - before);
-        Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
-    };
-    compute_bound(activations, [normed, normed_plus_output])
 }

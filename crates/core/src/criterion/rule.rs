@@ -11,7 +11,7 @@ use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
 use crate::model::{Config, Cut, LayerMerge, RmsNorm, Sublayer};
-use crate::options::{self, Options};
+use crate::options::{self, Options, Variant};
 
 /// Request to remove layers or sublayers from a backbone.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,16 @@ pub struct PruneSpec<'a> {
     /// Number of layers or sublayers to remove.
     pub depth: usize,
     pub unit: DepthUnit,
+}
+
+impl PruneSpec<'_> {
+    /// Returns the [indices](DepthUnit::candidate_indices) of the candidates that `removed` does not contain.
+    pub fn remaining(&self, removed: &Cut) -> Vec<usize> {
+        let mut candidates = self.unit.candidate_indices(self.layers);
+        candidates
+            .retain(|&candidate| self.unit.cut([candidate]).iter().any(|(layer, kind)| !removed.contains(layer, kind)));
+        candidates
+    }
 }
 
 /// Measurements of the calibration pass, and a function that measures [`Trial`]s, which are pruned backbones.
@@ -70,6 +80,12 @@ impl CalibrationStats<'_> {
                 .found(value)
                 .hint("use --dtype bf16 or f32, because f16 may overflow")),
         }
+    }
+
+    /// Returns the similarities of the pairs whose first layer is not removed, with that layer.
+    pub(super) fn remaining_similarities(&self, pairs: Vec<Pair>) -> Result<Vec<(usize, f64)>> {
+        let remaining = pairs.into_iter().filter(|pair| !self.removed.contains_layer(pair.from));
+        remaining.map(|pair| Ok((pair.from, self.similarity(pair)?))).collect()
     }
 
     /// Returns a similarity requested by [`Criterion::pairs`].
@@ -156,8 +172,11 @@ pub trait Criterion: Send + Sync {
         Ok(())
     }
 
-    /// Rejects a request that the rule cannot satisfy. The unit of the request must be one of [`Self::units`].
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()>;
+    /// Rejects a request that the rule, called `name`, cannot satisfy. The unit of the request must be one of
+    /// [`Self::units`]. By default, every layer or sublayer is a candidate.
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+        check_all_candidates(name, spec)
+    }
 
     /// Returns the similarities that the calibration pass has to measure. A rule that needs neither pairs nor
     /// [`Self::sites`] selects layers before the pass.
@@ -261,27 +280,21 @@ impl Selection {
         self.removed.regions()
     }
 
-    /// Selects the block with the highest score, or the first one if scores are equal. Scores are indexed by the start
-    /// of the block. A removed layer does not start a block.
-    pub(super) fn highest_block(
-        spec: &PruneSpec<'_>,
-        pairs: Vec<Pair>,
-        stats: &CalibrationStats<'_>,
-        score: impl Fn(f64) -> f64,
-    ) -> Result<Self> {
-        let blocks = pairs.into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
-        let scores = blocks.map(|pair| Ok((pair.from, stats.similarity(pair)?)));
-        let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
-        let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
+    /// Selects the block with the highest or the lowest score, or the first one if scores are equal. Scores are indexed
+    /// by the start of the block.
+    pub(super) fn best_block(spec: &PruneSpec<'_>, scores: Vec<(usize, f64)>, lowest_first: bool) -> Result<Self> {
+        let is_better = |new: f64, old: f64| if lowest_first { new < old } else { new > old };
+        let best = scores.iter().copied().reduce(|best, next| if is_better(next.1, best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block of layers can be removed"))?;
         Ok(Self::from_layers(start..start + spec.depth, scores))
     }
 
-    /// Selects the `depth` candidates with the lowest scores. Lower layers win ties.
-    pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
+    /// Selects the candidates with the lowest scores. The first candidate wins ties.
+    pub(super) fn lowest(spec: &PruneSpec<'_>, scores: Vec<(usize, f64)>) -> Self {
         let mut ranked = scores.clone();
+        // The sort is stable, so the first of several equal scores stays first.
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        Self::from_layers(ranked[..depth].iter().map(|(layer, _)| *layer), scores)
+        Self::new(spec.unit.cut(ranked.into_iter().take(spec.depth).map(|(candidate, _)| candidate)), scores)
     }
 }
 
@@ -322,7 +335,7 @@ impl Cosine {
 pub fn check(name: &str, rule: &dyn Criterion, spec: &PruneSpec<'_>) -> Result<()> {
     let units = rule.units();
     if units.contains(&spec.unit) {
-        return rule.check(spec);
+        return rule.check(name, spec);
     }
     let counts_layers = units.contains(&DepthUnit::Layers);
     let removes = if counts_layers { "whole layers" } else { "sublayers" };
@@ -343,6 +356,12 @@ pub fn check(name: &str, rule: &dyn Criterion, spec: &PruneSpec<'_>) -> Result<(
         }))
 }
 
+/// Rejects a depth that exceeds the number of layers or sublayers, or that would remove all sublayers of the backbone.
+pub(super) fn check_all_candidates(name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+    let max = spec.unit.available(spec.layers) - usize::from(spec.unit == DepthUnit::Sublayers);
+    check_depth(name, if spec.unit.is_layers() { TOO_FEW_LAYERS } else { TOO_FEW_SUBLAYERS }, max, spec)
+}
+
 /// Rejects a depth that exceeds the number of candidates.
 pub(super) fn check_depth(name: &str, reason: &str, max: usize, spec: &PruneSpec<'_>) -> Result<()> {
     if spec.depth <= max {
@@ -353,14 +372,23 @@ pub(super) fn check_depth(name: &str, reason: &str, max: usize, spec: &PruneSpec
         .found(spec.depth))
 }
 
-/// Reason passed to [`check_depth`] by rules that may remove any layer.
+/// Reasons passed to [`check_depth`] if any candidate may be removed.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
+const TOO_FEW_SUBLAYERS: &str = "has too few sublayers to choose from";
 
 /// Deviation of the official repository that applies to all criteria it implements.
 pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     applies: |case| case.sequences > OFFICIAL_SEQUENCES,
     text: "selects layers using only the first 128 calibration sequences",
 }];
+
+/// Name of the option that removes one layer or sublayer at a time and measures again after each removal.
+pub(super) const ITERATIVE: &str = "iterative";
+
+/// Creates the variant of a criterion that the option [`ITERATIVE`] selects.
+pub(super) const fn iterative(label: &'static str) -> Variant {
+    Variant { option: ITERATIVE, value: "true", word: ITERATIVE, label }
+}
 
 pub(super) type CriterionEntry = options::RegistryEntry<dyn Criterion>;
 

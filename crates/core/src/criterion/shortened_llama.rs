@@ -4,26 +4,25 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
+use super::greedy::greedy_trials;
 use super::rule::{
     CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric,
-    check_depth,
+    check_depth, iterative,
 };
-use super::sleb::greedy_layer_trials;
 use crate::error::{Error, Result};
 use crate::files::csv;
 use crate::model::Cut;
 use crate::options::{self, Options, Variant};
 
 const NAME: &str = "shortened-llama";
-const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOptions>(NAME, SOURCE, build)
-    .resolving(resolve)
-    .label("Shortened LLaMA")
-    .short("shortened")
-    .variants(VARIANTS);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<ShortenedLlamaOptions>(NAME, "https://github.com/Nota-NetsPresso/shortened-llm", build)
+        .resolving(resolve)
+        .label("Shortened LLaMA")
+        .short("shortened")
+        .variants(VARIANTS);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "Shortened LLaMA, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("Shortened LLaMA, iterative")];
 
 /// Layer orders published in the reference repository, one per backbone and score.
 const RELEASED_ORDERS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
@@ -79,14 +78,12 @@ enum ShortenedLlama {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     let ShortenedLlamaOptions { order, score, backbone, iterative } = options::read(name, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`score` and `backbone` only with `order: released`")
-            .found("`order: measured`"));
+        let expected = "`score` and `backbone` only with `order: released`";
+        return Err(options::invalid_options(name, expected, "`order: measured`"));
     }
     if order == Order::Released && iterative {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`iterative: true` only with `order: measured`")
-            .found("`order: released`, which measures nothing"));
+        let expected = "`iterative: true` only with `order: measured`";
+        return Err(options::invalid_options(name, expected, "`order: released`, which measures nothing"));
     }
     Ok(Box::new(match order {
         Order::Measured => ShortenedLlama::Measured { iterative },
@@ -143,17 +140,17 @@ fn find_released_order(score: &str, backbone: Option<&str>, spec: &PruneSpec<'_>
 }
 
 impl Criterion for ShortenedLlama {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
         let candidates = match self {
             Self::Measured { .. } => spec.layers,
             Self::Released { score, backbone } => find_released_order(score, backbone.as_deref(), spec)?.len(),
         };
-        check_depth(NAME, TOO_FEW_LAYERS, candidates, spec)
+        check_depth(name, TOO_FEW_LAYERS, candidates, spec)
     }
 
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
         match self {
-            Self::Measured { iterative: true } => greedy_layer_trials(spec),
+            Self::Measured { iterative: true } => greedy_trials(spec),
             Self::Measured { iterative: false } => (0..spec.layers).map(|layer| Cut::layers([layer])).collect(),
             Self::Released { .. } => Vec::new(),
         }
@@ -178,11 +175,10 @@ impl Criterion for ShortenedLlama {
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         match self {
             Self::Measured { .. } => {
-                let layers: Vec<usize> =
-                    (0..spec.layers).filter(|&layer| !stats.removed().contains_layer(layer)).collect();
+                let layers = spec.remaining(stats.removed());
                 let trials: Vec<Cut> = layers.iter().map(|&layer| Cut::layers([layer])).collect();
                 let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
-                Ok(Selection::lowest(layers.into_iter().zip(perplexities).collect(), spec.depth))
+                Ok(Selection::lowest(spec, layers.into_iter().zip(perplexities).collect()))
             }
             Self::Released { score, backbone } => {
                 let mut removed = find_released_order(score, backbone.as_deref(), spec)?;

@@ -5,21 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{
     CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
-    TOO_FEW_LAYERS, build, check_depth,
+    TOO_FEW_LAYERS, build, check_depth, iterative,
 };
 use crate::calibrate::Pair;
 use crate::error::Result;
 use crate::options::Variant;
 
-const NAME: &str = "shortgpt";
-const SOURCE: &str = "https://github.com/sramshetty/ShortGPT";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, SOURCE, build::<ShortGpt>)
-    .label("ShortGPT")
-    .variants(VARIANTS)
-    .deviations(READS_FIRST_SEQUENCES);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<ShortGpt>("shortgpt", "https://github.com/sramshetty/ShortGPT", build::<ShortGpt>)
+        .label("ShortGPT")
+        .variants(VARIANTS)
+        .deviations(READS_FIRST_SEQUENCES);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "ShortGPT, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("ShortGPT, iterative")];
 
 /// Removal of the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -50,8 +48,8 @@ impl ShortGpt {
 }
 
 impl Criterion for ShortGpt {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, self.candidate_count(spec), spec)
+    fn check(&self, name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(name, TOO_FEW_LAYERS, self.candidate_count(spec), spec)
     }
 
     fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
@@ -67,9 +65,8 @@ impl Criterion for ShortGpt {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let left = self.pairs(spec).into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
-        let influences = left.map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
-        Ok(Selection::lowest(influences.collect::<Result<_>>()?, spec.depth))
+        let cosines = stats.remaining_similarities(self.pairs(spec))?.into_iter();
+        Ok(Selection::lowest(spec, cosines.map(|(layer, cosine)| (layer, 1.0 - cosine)).collect()))
     }
 }
 

@@ -3,21 +3,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::greedy::{greedy_trials, remove_greedily};
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric, build,
-    check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build, iterative,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::Cut;
 use crate::options::Variant;
 
 const NAME: &str = "sleb";
-const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB").variants(VARIANTS);
+    CriterionEntry::new::<Sleb>(NAME, "https://github.com/jiwonsong-dev/SLEB", build::<Sleb>)
+        .label("SLEB")
+        .variants(VARIANTS);
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "iterative", value: "true", word: "iterative", label: "SLEB, iterative" }];
+const VARIANTS: &[Variant] = &[iterative("SLEB, iterative")];
 
 /// Greedy removal by perplexity. Ties go to the first layer. The scores are the removed layers in order, each with the
 /// perplexity after its removal.
@@ -29,28 +29,9 @@ struct Sleb {
     iterative: bool,
 }
 
-/// Returns each layer that neither cut contains, together with `removed` extended by that layer.
-fn list_candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
-    let remaining = (0..layers).filter(|&layer| !absent.contains_layer(layer) && !removed.contains_layer(layer));
-    remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
-}
-
-/// Returns cuts for the cost estimate, similar to those that a greedy removal of layers measures. Assumes that layers
-/// in the middle are removed first.
-pub(super) fn greedy_layer_trials(spec: &PruneSpec<'_>) -> Vec<Cut> {
-    let start = (spec.layers - spec.depth) / 2;
-    let steps = (0..spec.depth)
-        .flat_map(|step| list_candidates(spec.layers, &Cut::default(), &Cut::layers(start..start + step)));
-    steps.map(|(_, trial)| trial).collect()
-}
-
 impl Criterion for Sleb {
-    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
-    }
-
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
-        greedy_layer_trials(spec)
+        greedy_trials(spec)
     }
 
     fn is_iterative(&self) -> bool {
@@ -62,18 +43,7 @@ impl Criterion for Sleb {
     }
 
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut selection = Selection::from_layers([], Vec::new());
-        for _ in 0..spec.depth {
-            let (layers, trials): (Vec<usize>, Vec<Cut>) =
-                list_candidates(spec.layers, stats.removed(), &selection.removed).into_iter().unzip();
-            let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
-            let scored = layers.into_iter().zip(trials).zip(perplexities);
-            let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
-            let ((layer, removed), perplexity) = best.ok_or_else(|| Error::job("no layers left to remove").at(NAME))?;
-            selection.scores.push((layer, perplexity));
-            selection.removed = removed;
-        }
-        Ok(selection)
+        remove_greedily(NAME, spec, &spec.remaining(stats.removed()), TrialMetric::Perplexity, stats)
     }
 }
 

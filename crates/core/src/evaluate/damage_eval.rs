@@ -4,11 +4,11 @@
 //! the variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
 //! `--kl-divergence`. The dense model runs in the same [`Trie`] as its pruned variants, so logits need not be stored.
 
-use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
+use super::eval_set::{ChunkValues, EvalSet, score};
 use super::perplexity::{BATCH_TOKENS, Losses, PerplexityEval};
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::model::{Batch, Divergence, Engine, Load, Program, Trie};
+use crate::model::{Divergence, Engine, Load, Program, Trie};
 use crate::tasks::Measure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,23 +86,16 @@ type WindowMeans = [f64; METRIC_COUNT];
 #[derive(Debug, Clone, Default)]
 pub struct Damages {
     pub losses: Losses,
-    /// Means over all predictions of each window.
-    all: Vec<WindowMeans>,
-    /// Means over the second half of each window.
-    second_half: Vec<WindowMeans>,
+    /// Values of each window, in the order of [`Damage::value_index`].
+    windows: Vec<[f64; VALUES_PER_WINDOW]>,
 }
 
 impl Damages {
     /// Decodes the values that [`DamageEval`] computes. Returns `None` if the last window is incomplete.
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let (windows, rest) = values.as_chunks::<VALUES_PER_WINDOW>();
-        let mut damages = Self::default();
-        for window in windows {
-            damages.losses.windows.push(window[0]);
-            damages.all.push(std::array::from_fn(|metric| window[1 + metric]));
-            damages.second_half.push(std::array::from_fn(|metric| window[1 + METRIC_COUNT + metric]));
-        }
-        rest.is_empty().then_some(damages)
+        let losses = Losses { windows: windows.iter().map(|values| values[0]).collect() };
+        rest.is_empty().then(|| Self { losses, windows: windows.to_vec() })
     }
 
     /// Returns a metric with its standard error over windows ([`Damage::estimate`]).
@@ -114,11 +107,7 @@ impl Damages {
     /// and the mean loss difference for [`Damage::PerplexityRatio`]. All windows have the same number of predictions,
     /// so the mean over windows is the mean over tokens.
     pub fn by_window(&self, damage: Damage, part: WindowPart) -> Vec<f64> {
-        let windows = match part {
-            WindowPart::All => &self.all,
-            WindowPart::SecondHalf => &self.second_half,
-        };
-        windows.iter().map(|means| means[damage as usize]).collect()
+        self.windows.iter().map(|values| values[damage.value_index(part)]).collect()
     }
 }
 
@@ -180,23 +169,9 @@ impl EvalSet for DamageEval<'_> {
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        let windows = self.windows.windows;
-        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.windows.window_range(chunk).collect()).collect();
-        let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
-        run_in_parts(
-            engine,
-            trie,
-            &members,
-            |_: &usize| windows.length,
-            seconds,
-            |members| {
-                let batch = Batch::windows(members.iter().map(|&index| windows.window(index)));
-                EvalPart {
-                    batch,
-                    extract_values: Box::new(|predictions| compute_window_values(predictions, windows.length)),
-                }
-            },
-        )
+        self.windows.run_windows(engine, trie, chunks, seconds, compute_window_values, |batches, seconds| {
+            engine.compare(trie, batches, seconds)
+        })
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::corpus::Tokenizer;
+use crate::corpus::{Tokenizer, token_text};
 use crate::error::{Error, Result};
 use crate::tasks::{Encoder, Prefix};
 
@@ -95,11 +95,6 @@ fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
 /// Creates a prefix token from a token in the tokenizer files.
 fn tokenizer_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
     Ok(Some(PrefixToken { role, token, is_from_config: false }))
-}
-
-/// Returns the text of a special token, given as a string or a map with `content`.
-fn token_text(token: &Value) -> Option<&str> {
-    token.as_str().or_else(|| token["content"].as_str())
 }
 
 /// Returns the end-of-text tokens in a backbone's files: those in `config.json` and the EOS in `tokenizer_config.json`.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::generate::Generation;
-use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, count_fitting_pieces};
+use crate::model::{Batch, Engine, Load, Prediction, Program, Trie, count_fitting_pieces};
 
 /// A text or task, divided into chunks. The values of a chunk depend only on the backbone, the program and the chunk,
 /// not on other programs in the trie or on other chunks.
@@ -59,39 +59,6 @@ pub trait EvalSet: Sync {
 /// Values indexed by `[chunk][program]`.
 pub type ChunkValues = Vec<Vec<Vec<f64>>>;
 
-/// Output of an engine for one target of a batch.
-pub(super) trait TargetOutput: Sized {
-    /// Runs several batches and returns outputs indexed by `[batch][program][target]`.
-    fn run_batches(
-        engine: &dyn Engine,
-        trie: &Trie,
-        batches: &[Batch],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Option<Vec<Self>>>>>;
-}
-
-impl TargetOutput for Prediction {
-    fn run_batches(
-        engine: &dyn Engine,
-        trie: &Trie,
-        batches: &[Batch],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Option<Vec<Self>>>>> {
-        engine.score(trie, batches, seconds)
-    }
-}
-
-impl TargetOutput for Divergence {
-    fn run_batches(
-        engine: &dyn Engine,
-        trie: &Trie,
-        batches: &[Batch],
-        seconds: &mut [f64],
-    ) -> Result<Vec<Vec<Option<Vec<Self>>>>> {
-        engine.compare(trie, batches, seconds)
-    }
-}
-
 /// Function that converts the outputs of one program to values.
 type ExtractValues<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
@@ -105,15 +72,17 @@ pub(super) struct EvalPart<'a, T = Prediction> {
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `build_part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in
-/// proportion to their measured times.
-pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
+/// `build_part` builds a part from its members. `run_batches` runs several batches and returns outputs indexed by
+/// `[batch][program][target]`. The elapsed time is added to `seconds`, divided among the nodes in proportion to their
+/// measured times.
+pub(super) fn run_in_parts<'a, M, T>(
     engine: &dyn Engine,
     trie: &Trie,
     chunks: &[&'a [M]],
     count_tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
     build_part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
+    run_batches: impl Fn(&[Batch], &mut [f64]) -> Result<Vec<Vec<Option<Vec<T>>>>>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
     let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
@@ -123,7 +92,7 @@ pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     let (batches, extractors): (Vec<_>, Vec<_>) =
         parts.map(|(chunk, part)| (part.batch, (chunk, part.extract_values))).unzip();
     let mut node_seconds = vec![0.0; trie.len()];
-    let outputs = T::run_batches(engine, trie, &batches, &mut node_seconds)?;
+    let outputs = run_batches(&batches, &mut node_seconds)?;
     let scale = started.elapsed().as_secs_f64() / node_seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(node_seconds).for_each(|(sum, node)| *sum += node * scale);
     let mut chunk_values = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
@@ -193,9 +162,11 @@ mod tests {
 
     /// Computes the loss of the first token of each member under a program, with the members split into two parts.
     fn compute_losses(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
+        let engine = AddingEngine::new();
+        let trie = Trie::new(&[program]);
         let mut outputs = run_in_parts(
-            &AddingEngine::new(),
-            &Trie::new(&[program]),
+            &engine,
+            &trie,
             &[&[5, 6, 7]],
             |_| 2,
             seconds,
@@ -208,6 +179,7 @@ mod tests {
                     }),
                 }
             },
+            |batches, seconds| engine.score(&trie, batches, seconds),
         )?;
         Ok(outputs.remove(0))
     }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::trunks::{Progress, Trunks};
+use super::trunks::{Progress, compare_windows};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Engine, HostRows, Program};
@@ -48,14 +48,9 @@ impl LogitDistance {
         windows: &Windows,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Vec<f64>>> {
-        let trunks = Trunks::new(engine, programs);
-        let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
-        for window in windows.iter() {
-            let means = self.compute_window_means(engine, &trunks.run(engine, window)?, window.len())?;
-            distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
-            progress(window.len())?;
-        }
-        Ok(distances)
+        compare_windows(engine, programs, windows, progress, |streams, tokens| {
+            self.compute_window_means(engine, streams, tokens)
+        })
     }
 
     /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense

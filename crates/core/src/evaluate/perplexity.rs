@@ -58,7 +58,7 @@ pub(super) const BATCH_TOKENS: usize = 2048;
 
 /// Eval set over windows. Its values are the mean losses of the windows.
 pub struct PerplexityEval<'a> {
-    pub(super) windows: &'a Windows,
+    windows: &'a Windows,
     windows_per_chunk: usize,
 }
 
@@ -69,8 +69,35 @@ impl<'a> PerplexityEval<'a> {
     }
 
     /// Returns the indices of a chunk's windows.
-    pub(super) fn window_range(&self, chunk: usize) -> std::ops::Range<usize> {
+    fn window_range(&self, chunk: usize) -> std::ops::Range<usize> {
         chunk * self.windows_per_chunk..((chunk + 1) * self.windows_per_chunk).min(self.windows.count())
+    }
+
+    /// Runs the given chunks ([`run_in_parts`]). `compute_values` computes the values of windows of the given length.
+    pub(super) fn run_windows<T: 'static>(
+        &self,
+        engine: &dyn Engine,
+        trie: &Trie,
+        chunks: &[usize],
+        seconds: &mut [f64],
+        compute_values: fn(&[T], usize) -> Vec<f64>,
+        run_batches: impl Fn(&[Batch], &mut [f64]) -> Result<Vec<Vec<Option<Vec<T>>>>>,
+    ) -> Result<ChunkValues> {
+        let windows = self.windows;
+        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.window_range(chunk).collect()).collect();
+        let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
+        run_in_parts(
+            engine,
+            trie,
+            &members,
+            |_: &usize| windows.length,
+            seconds,
+            |members| EvalPart {
+                batch: Batch::windows(members.iter().map(|&index| windows.window(index))),
+                extract_values: Box::new(move |outputs| compute_values(outputs, windows.length)),
+            },
+            run_batches,
+        )
     }
 }
 
@@ -92,22 +119,9 @@ impl EvalSet for PerplexityEval<'_> {
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.window_range(chunk).collect()).collect();
-        let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
-        run_in_parts(
-            engine,
-            trie,
-            &members,
-            |_: &usize| self.windows.length,
-            seconds,
-            |members| {
-                let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-                EvalPart {
-                    batch,
-                    extract_values: Box::new(|predictions| compute_window_losses(predictions, members.len())),
-                }
-            },
-        )
+        self.run_windows(engine, trie, chunks, seconds, compute_window_losses, |batches, seconds| {
+            engine.score(trie, batches, seconds)
+        })
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
@@ -115,10 +129,10 @@ impl EvalSet for PerplexityEval<'_> {
     }
 }
 
-fn compute_window_losses(predictions: &[Prediction], windows: usize) -> Vec<f64> {
-    let predicted = predictions.len() / windows;
+/// Computes the mean loss of each window from its predictions. Each window has `length` tokens.
+fn compute_window_losses(predictions: &[Prediction], length: usize) -> Vec<f64> {
     predictions
-        .chunks_exact(predicted.max(1))
+        .chunks_exact((length - 1).max(1))
         .map(|window| window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64)
         .collect()
 }

@@ -8,14 +8,14 @@ use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, R
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// Trie of the dense backbone and of the programs that are compared with it, all without output heads.
-pub(super) struct Trunks {
+struct Trunks {
     trie: Trie,
     /// Trie node at which each program ends, starting with the dense program.
     ends: Vec<usize>,
 }
 
 impl Trunks {
-    pub(super) fn new(engine: &dyn Engine, programs: &[Program]) -> Self {
+    fn new(engine: &dyn Engine, programs: &[Program]) -> Self {
         let mut trunks = vec![Program::trunk(engine.config().layers)];
         for program in programs {
             let mut trunk = program.clone();
@@ -28,7 +28,7 @@ impl Trunks {
     }
 
     /// Returns the final stream of each program on a window, starting with the dense program.
-    pub(super) fn run(&self, engine: &dyn Engine, window: &[u32]) -> Result<Vec<HostRows>> {
+    fn run(&self, engine: &dyn Engine, window: &[u32]) -> Result<Vec<HostRows>> {
         let mut streams = EndStreams { ends: &self.ends, streams: vec![None; self.ends.len()] };
         engine.run(&self.trie, &Batch::windows([window]), &mut streams)?;
         let streams: Option<Vec<HostRows>> = streams.streams.into_iter().collect();
@@ -56,6 +56,26 @@ impl Observer<dyn ResidualStream> for EndStreams<'_> {
     }
 }
 
+/// Compares the final stream of each program with that of the dense backbone on each window. `compare` receives the
+/// streams of a window, starting with the dense one, and its number of tokens. It returns one value per program. The
+/// result is indexed by `[program][window]`.
+pub(super) fn compare_windows(
+    engine: &dyn Engine,
+    programs: &[Program],
+    windows: &Windows,
+    progress: &mut Progress<'_>,
+    compare: impl Fn(&[HostRows], usize) -> Result<Vec<f64>>,
+) -> Result<Vec<Vec<f64>>> {
+    let trunks = Trunks::new(engine, programs);
+    let mut compared = vec![Vec::with_capacity(windows.count()); programs.len()];
+    for window in windows.iter() {
+        let values = compare(&trunks.run(engine, window)?, window.len())?;
+        compared.iter_mut().zip(values).for_each(|(all, value)| all.push(value));
+        progress(window.len())?;
+    }
+    Ok(compared)
+}
+
 /// Computes the cosine between the final norm's output of each program and that of the dense backbone, over all tokens
 /// and channels of each window. The result is indexed by `[program][window]`. `progress` is called with the number of
 /// tokens of each finished window.
@@ -68,19 +88,12 @@ pub fn output_cosines(
     windows: &Windows,
     progress: &mut Progress<'_>,
 ) -> Result<Vec<Vec<f64>>> {
-    let trunks = Trunks::new(engine, programs);
-    let config = engine.config();
+    let channels = engine.config().hidden;
     let norm = engine.final_norm()?;
-    let mut cosines = vec![Vec::with_capacity(windows.count()); programs.len()];
-    for window in windows.iter() {
-        let streams = trunks.run(engine, window)?;
-        let dense = apply_norm(&norm, &streams[0], config.hidden)?;
-        for (all, stream) in cosines.iter_mut().zip(&streams[1..]) {
-            all.push(cosine(&dense, &apply_norm(&norm, stream, config.hidden)?));
-        }
-        progress(window.len())?;
-    }
-    Ok(cosines)
+    compare_windows(engine, programs, windows, progress, |streams, _| {
+        let dense = apply_norm(&norm, &streams[0], channels)?;
+        streams[1..].iter().map(|stream| Ok(cosine(&dense, &apply_norm(&norm, stream, channels)?))).collect()
+    })
 }
 
 fn apply_norm(norm: &RmsNorm, stream: &HostRows, channels: usize) -> Result<Vec<f64>> {

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::{NamedTempFile, TempDir};
 
 use super::owner::Owner;
+use super::parent_folder;
 use crate::error::{Error, Result};
 
 /// Age after which an unchanged temporary file is considered abandoned if its owner process cannot be checked. Network
@@ -112,20 +113,7 @@ pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
 /// # Errors
 /// Propagates errors from `fill`. Fails with exit code 3, naming the file, if it cannot be written.
 pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    let mut temporary = temporary(dir, &name).map_err(|error| write_error(&error, path))?;
-    fill(temporary.as_file_mut())?;
-    temporary.as_file().sync_all().map_err(|error| write_error(&error, path))?;
-    temporary.persist(path).map_err(|error| write_error(&error.error, path))?;
-    Ok(())
-}
-
-fn write_error(error: &std::io::Error, path: &Path) -> Error {
-    Error::io("write", path, error)
+    StagedFile::fill(path, fill)?.publish()
 }
 
 /// Writes bytes to a file with [`write_atomically`].
@@ -150,11 +138,16 @@ impl StagedFile {
     /// Fails with exit code 3, naming the file.
     pub fn stage(path: &Path, bytes: &[u8]) -> Result<Self> {
         let write_error = |error: std::io::Error| Error::io("write", path, &error);
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(dir).map_err(write_error)?;
+        fs::create_dir_all(parent_folder(path)).map_err(write_error)?;
+        Self::fill(path, |file| file.write_all(bytes).map_err(write_error))
+    }
+
+    fn fill(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<Self> {
+        let write_error = |error: std::io::Error| Error::io("write", path, &error);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let mut temporary = temporary(dir, &name).map_err(write_error)?;
-        temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all()).map_err(write_error)?;
+        let mut temporary = temporary(parent_folder(path), &name).map_err(write_error)?;
+        fill(temporary.as_file_mut())?;
+        temporary.as_file().sync_all().map_err(write_error)?;
         Ok(Self { temporary, path: path.to_owned() })
     }
 

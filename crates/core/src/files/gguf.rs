@@ -56,10 +56,10 @@ impl Gguf {
     /// # Errors
     /// See [`Self::open`].
     pub fn read(path: &Path, file: &mut File) -> Result<Self> {
-        let length = file.metadata().map_err(|error| read_error(&error, path))?.len();
+        let length = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
         let mut head = Vec::new();
-        file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
-        file.take(MAX_HEADER_BYTES).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
+        file.seek(SeekFrom::Start(0)).map_err(|error| Error::io("read", path, &error))?;
+        file.take(MAX_HEADER_BYTES).read_to_end(&mut head).map_err(|error| Error::io("read", path, &error))?;
         // The tensor count in the header reveals duplicate names, which candle's map merges.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let is_version_1 = head.get(4..8) == Some(&[1, 0, 0, 0]);
@@ -248,10 +248,6 @@ impl Gguf {
             .map_err(|error| Error::io("read", &self.path, &error))?;
         blocks.values().map(Some)
     }
-}
-
-fn read_error(error: &std::io::Error, path: &Path) -> Error {
-    Error::io("read", path, error)
 }
 
 fn unreadable_file_error(found: String, path: &Path) -> Error {

@@ -38,8 +38,6 @@ pub struct JsonRows<R> {
     line: usize,
     /// Number of list items read.
     item_count: usize,
-    /// Check applied to the bytes of a row before parsing.
-    check: fn(&[u8]) -> Result<()>,
 }
 
 impl<R: BufRead> JsonRows<R> {
@@ -54,41 +52,29 @@ impl<R: BufRead> JsonRows<R> {
             row: Vec::new(),
             line: 0,
             item_count: 0,
-            check: |_| Ok(()),
         }
     }
 
-    /// Sets a check that is applied to the bytes of each row before parsing.
-    pub fn checked(self, check: fn(&[u8]) -> Result<()>) -> Self {
-        Self { check, ..self }
-    }
-
-    /// Returns the next value, or `None` after the last. `seed` selects the fields to keep.
+    /// Reads the next row. Returns whether there is one.
     ///
     /// # Errors
-    /// Fails if a row is too long, cannot be read, or is not UTF-8 or JSON. The error names its location.
-    pub fn next_value<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&mut self, seed: S) -> Result<Option<T>> {
+    /// Fails if a row is too long or cannot be read. The error names its location.
+    pub fn advance(&mut self) -> Result<bool> {
         if self.layout == JsonLayout::Unknown {
             self.find_layout()?;
         }
-        let is_list = self.layout != JsonLayout::Lines;
-        let is_read = if is_list { self.next_item()? } else { self.next_line()? };
-        if !is_read {
-            return Ok(None);
-        }
-        (self.check)(&self.row).map_err(|error| error.at(self.location()))?;
-        self.parse(seed).map(Some)
+        if self.layout == JsonLayout::Lines { self.next_line() } else { self.next_item() }
     }
 
-    /// Returns the length in bytes of the JSON text of the last value.
-    pub fn last_bytes(&self) -> usize {
-        self.row.len()
+    /// Returns the JSON text of the last row.
+    pub fn row(&self) -> &[u8] {
+        &self.row
     }
 
-    /// Parses the last value again as an object.
+    /// Parses the last row as an object.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Self::next_value`], or if the value is not an object.
+    /// Fails in the same cases as [`Self::parse`], or if the row is not an object.
     pub fn last_row(&self) -> Result<Map<String, Value>> {
         match self.parse(PhantomData::<Value>)? {
             Value::Object(fields) => Ok(fields),
@@ -99,9 +85,12 @@ impl<R: BufRead> JsonRows<R> {
         }
     }
 
-    /// Parses the last value. Python's `NaN` and `Infinity` are parsed as an object with the key
-    /// [`not_finite::NOT_FINITE`].
-    fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
+    /// Parses the last row. `seed` selects the fields to keep. Python's `NaN` and `Infinity` are parsed as an object
+    /// with the key [`not_finite::NOT_FINITE`].
+    ///
+    /// # Errors
+    /// Fails if the row is not UTF-8 or JSON, or has another type. The error names its location.
+    pub fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
         let noun = if self.layout == JsonLayout::Lines { "line" } else { "row" };
         let text = std::str::from_utf8(self.row.strip_suffix(b"\n").unwrap_or(&self.row))
             .map_err(|error| utf8_error(error.valid_up_to(), noun).at(self.location()))?;
@@ -120,7 +109,7 @@ impl<R: BufRead> JsonRows<R> {
         })
     }
 
-    /// Returns the location of the last value: file and line, or file and list index.
+    /// Returns the location of the last row: file and line, or file and list index.
     pub fn location(&self) -> String {
         match self.layout {
             JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.item_count),

@@ -43,6 +43,11 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Returns the folder that contains a path, which is `.` for a name without a folder.
+pub fn parent_folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Lists the paths in a folder, sorted.
 ///
 /// # Errors

@@ -46,3 +46,24 @@ impl Visitor<'_> for NumberVisitor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Number(#[serde(with = "super")] f64);
+
+    #[test]
+    fn nonfinite_number_round_trips_through_json() {
+        for number in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
+            let text = serde_json::to_string(&Number(number)).unwrap();
+            assert_eq!(serde_json::from_str::<Number>(&text).unwrap(), Number(number), "{text}");
+        }
+        let text = serde_json::to_string(&Number(f64::NAN)).unwrap();
+        assert_eq!(text, "\"NaN\"");
+        assert!(serde_json::from_str::<Number>(&text).unwrap().0.is_nan());
+        assert!(serde_json::from_str::<Number>("\"none\"").is_err());
+    }
+}

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// opened or is an unfetched Git LFS pointer.
 pub fn open(path: &Path) -> Result<File> {
     // Check before opening, because opening a pipe waits for a writer.
-    let metadata = fs::metadata(path).map_err(|error| open_error(&error, path))?;
+    let metadata = fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
     let kind = metadata.file_type();
     if !kind.is_file() {
         return Err(Error::bad_input("cannot read from this path")
@@ -27,8 +27,10 @@ pub fn open(path: &Path) -> Result<File> {
                 "save the data to a regular file first, because inputs are read several times"
             }));
     }
-    let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
-    if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
+    let mut file = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+    if metadata.len() <= MAX_POINTER_BYTES
+        && is_lfs_pointer(&mut file).map_err(|error| Error::io("open", path, &error))?
+    {
         return Err(Error::missing("the file is only a Git LFS pointer")
             .at(path.display())
             .expected("the file itself")
@@ -36,10 +38,6 @@ pub fn open(path: &Path) -> Result<File> {
             .hint("run `git lfs install` and `git lfs pull` in its repository, or download the file"));
     }
     Ok(file)
-}
-
-fn open_error(error: &std::io::Error, path: &Path) -> Error {
-    Error::io("open", path, error)
 }
 
 /// First bytes of a Git LFS pointer file.
@@ -88,16 +86,12 @@ pub fn non_regular_kind(path: &Path) -> Option<&'static str> {
 /// Fails in the same cases as [`open`], or if the file exceeds the size limit or cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let mut file = open(path)?;
-    let metadata = file.metadata().map_err(|error| read_error(&error, path))?;
+    let metadata = file.metadata().map_err(|error| Error::io("read", path, &error))?;
     // Check the size first, because a sparse file takes no disk space but would fill memory.
     TextLimit::current().for_json().check(path, metadata.len())?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| read_error(&error, path))?;
+    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
     Ok(bytes)
-}
-
-fn read_error(error: &std::io::Error, path: &Path) -> Error {
-    Error::io("read", path, error)
 }
 
 /// Returns the name of a file type for messages.

@@ -104,6 +104,15 @@ pub(super) static PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
+/// Returns the defaults of a metric over the second half of each window.
+const fn second_half(all: &MetricEntry) -> MetricEntry {
+    let source = match all.source {
+        MetricSource::Damage(damage, _) => MetricSource::Damage(damage, WindowPart::SecondHalf),
+        other => other,
+    };
+    MetricEntry { unit: all.unit, direction: all.direction, source, ..DAMAGE_DEFAULTS }
+}
+
 /// `half_kl_c4`: [`KL`] over the second half of each window.
 pub(super) static HALF_KL: MetricEntry = MetricEntry {
     id: "half_kl",
@@ -111,10 +120,7 @@ pub(super) static HALF_KL: MetricEntry = MetricEntry {
     label: " (2nd half, KL)",
     head: "2nd half KL",
     note: "mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Nats,
-    direction: Direction::Lower,
-    source: MetricSource::Damage(Damage::KlDenseVariant, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&KL)
 };
 
 /// `half_rkl_c4`: [`REVERSE_KL`] over the second half of each window.
@@ -124,10 +130,7 @@ pub(super) static HALF_REVERSE_KL: MetricEntry = MetricEntry {
     label: " (2nd half, reverse KL)",
     head: "2nd half reverse KL",
     note: "mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Nats,
-    direction: Direction::Lower,
-    source: MetricSource::Damage(Damage::KlVariantDense, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&REVERSE_KL)
 };
 
 /// `half_same_top_c4`: [`SAME_TOP`] over the second half of each window.
@@ -137,10 +140,7 @@ pub(super) static HALF_SAME_TOP: MetricEntry = MetricEntry {
     label: " (2nd half, same top)",
     head: "2nd half same top",
     note: "share of predictions with the same most likely token as the dense model; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Share,
-    direction: Direction::Higher,
-    source: MetricSource::Damage(Damage::SameTop, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&SAME_TOP)
 };
 
 /// `half_dp_c4`: [`MEAN_CHANGE`] over the second half of each window.
@@ -150,10 +150,7 @@ pub(super) static HALF_MEAN_CHANGE: MetricEntry = MetricEntry {
     label: " (2nd half, Δp)",
     head: "2nd half Δp",
     note: "mean change of the true token's probability, q − p; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Share,
-    direction: Direction::Neither,
-    source: MetricSource::Damage(Damage::MeanChange, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&MEAN_CHANGE)
 };
 
 /// `half_abs_dp_c4`: [`MEAN_ABSOLUTE_CHANGE`] over the second half of each window.
@@ -163,10 +160,7 @@ pub(super) static HALF_MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     label: " (2nd half, |Δp|)",
     head: "2nd half |Δp|",
     note: "mean absolute change of the true token's probability; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Share,
-    direction: Direction::Lower,
-    source: MetricSource::Damage(Damage::MeanAbsoluteChange, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&MEAN_ABSOLUTE_CHANGE)
 };
 
 /// `half_rms_dp_c4`: [`RMS_CHANGE`] over the second half of each window.
@@ -176,10 +170,7 @@ pub(super) static HALF_RMS_CHANGE: MetricEntry = MetricEntry {
     label: " (2nd half, RMS Δp)",
     head: "2nd half RMS Δp",
     note: "root mean square change of the true token's probability; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::Share,
-    direction: Direction::Lower,
-    source: MetricSource::Damage(Damage::RmsChange, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&RMS_CHANGE)
 };
 
 /// `half_ratio_c4`: [`PERPLEXITY_RATIO`] over the second half of each window.
@@ -189,8 +180,5 @@ pub(super) static HALF_PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     label: " (2nd half, ratio)",
     head: "2nd half ppl ratio",
     note: "perplexity divided by the dense model's; for predictions at positions T/2 to T − 2, as in llama.cpp",
-    unit: Unit::One,
-    direction: Direction::Lower,
-    source: MetricSource::Damage(Damage::PerplexityRatio, WindowPart::SecondHalf),
-    ..DAMAGE_DEFAULTS
+    ..second_half(&PERPLEXITY_RATIO)
 };

@@ -10,7 +10,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Flip, Measure, TaskResult};
+use crate::tasks::{Flip, Measure};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +122,12 @@ pub enum MetricSource {
     Damage(Damage, WindowPart),
     /// Aggregate over all texts in a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
-    Task(fn(&TaskResult) -> Option<Measure>),
+    /// Main accuracy of a built-in task.
+    Task,
     /// Comparison of a pruned model's answers with those of the dense model on a task.
     Flips(Flip),
-    Tasks(fn(&[&TaskResult]) -> Option<Measure>),
+    /// Aggregate over the main accuracies of the built-in tasks in a grid, which are fractions.
+    Tasks(fn(&[Measure]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
@@ -194,6 +196,11 @@ impl MetricEntry {
     pub(super) const fn with_name(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
+    }
+
+    /// Returns the header of a run's column for a text, task or prompt, such as `ppl c4@512` or `arc_easy`.
+    pub fn column_header(&self, item: &dyn fmt::Display) -> String {
+        if self.head.is_empty() { item.to_string() } else { format!("{} {item}", self.head) }
     }
 
     /// Returns whether the results table has a column for this metric. `vocabularies_differ` is true if the compared

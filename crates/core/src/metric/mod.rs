@@ -145,7 +145,7 @@ impl MetricEntry {
     /// Returns the metric on the text or task that a grid calls `name`.
     pub fn metric_for(&'static self, name: &str) -> Metric {
         let known = match self.source {
-            MetricSource::Task(_) | MetricSource::Flips(_) => {
+            MetricSource::Task | MetricSource::Flips(_) => {
                 TASKS.iter().find(|task| task.name == name).map(|task| task.label)
             }
             _ => TEXTS.iter().find(|(text, _)| *text == name).map(|(_, label)| *label),
@@ -172,7 +172,7 @@ impl MetricEntry {
     fn has_members(&self) -> bool {
         matches!(
             self.source,
-            MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Task(_) | MetricSource::Flips(_)
+            MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Task | MetricSource::Flips(_)
         )
     }
 
@@ -209,6 +209,11 @@ impl Metric {
                 .found(format!("`{id}`"))
                 .suggest(id, known.iter().map(String::as_str))
         })
+    }
+
+    /// Finds the metric with the given id, or returns the accuracy of a task with this name.
+    pub fn find_or_task(id: &str) -> Self {
+        Self::find(id).unwrap_or_else(|_| Self::task(id))
     }
 
     /// Parses ids such as `prefill_ms:seq=512:batch=1`. The label is `512×1`.
@@ -286,7 +291,7 @@ impl Metric {
 
     /// Returns the task that the metric is measured on, if any.
     pub fn task_name(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.source, MetricSource::Task(_) | MetricSource::Flips(_)))
+        self.member.as_deref().filter(|_| matches!(self.source, MetricSource::Task | MetricSource::Flips(_)))
     }
 
     /// Returns the other metrics of the same text or task with the same kind of [`MetricSource`], in the registry's

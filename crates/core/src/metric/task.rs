@@ -4,7 +4,7 @@ use super::entry::{
     DEFAULTS, DifferenceKind, Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, Spread,
     TASK_DEFAULTS, Unit,
 };
-use crate::tasks::{self, Measure, TaskResult};
+use crate::tasks::{self, Measure};
 
 /// `arc_easy`: percentage of documents that are answered correctly, using the metric that the task reports (`acc` or
 /// `acc_norm`).
@@ -12,7 +12,7 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     visibility: MetricVisibility::Always,
-    source: MetricSource::Task(|result| Some(result.paper_accuracy().in_percent())),
+    source: MetricSource::Task,
     ..TASK_DEFAULTS
 };
 
@@ -24,13 +24,9 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     head: "average",
     test: Some(PairedTest::Permutation),
     visibility: MetricVisibility::Always,
-    source: MetricSource::Tasks(average_accuracy),
+    source: MetricSource::Tasks(|accuracies| tasks::average(accuracies).map(Measure::in_percent)),
     ..TASK_DEFAULTS
 };
-
-fn average_accuracy(results: &[&TaskResult]) -> Option<Measure> {
-    tasks::average(results.iter().copied()).map(Measure::in_percent)
-}
 
 /// Metrics from lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id
 /// consists of a task or group as written in the grid, a `/`, the metric, a comma, and the filter pipeline.

@@ -9,7 +9,7 @@ use super::config::Config;
 use super::decoder::Decoder;
 use super::engine::{Engine, EngineId};
 use super::kernel_family::KernelFamily;
-use super::matrix::Products;
+use super::products::Products;
 use super::program::Program;
 use crate::error::{Error, Result};
 use crate::named::named;

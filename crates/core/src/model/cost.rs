@@ -5,8 +5,7 @@ use ghostlab_kernels::forward::BLOCK_ROWS;
 use super::batch::is_narrower;
 use super::config::Config;
 use super::experts::Experts;
-use super::matrix::Products;
-use super::operator::Operator;
+use super::products::Products;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
 use super::tensors::{layer_parts, sublayer_of};
@@ -48,21 +47,17 @@ impl Config {
         let t = tokens as f64;
         let q = (self.heads * self.head_dim) as f64;
         let kv = (self.kv_heads * self.head_dim) as f64;
-        match step {
-            Step::Embed => 0.0,
+        let weights = match step.sublayer() {
             // Counts the projections, the products of queries and keys, and the products of scores and values.
-            Step::Attention(layer) => {
-                2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(*layer, length) * q)
+            Some((Sublayer::Attention, layer)) => {
+                2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(layer, length) * q)
             }
             // Each token is multiplied only with the experts to which it is routed.
-            Step::Mlp(layer) => 2.0 * t * self.mlp_weight_count(*layer, |experts| experts.used) as f64,
-            Step::Edited(sublayer, layer, operator) => {
-                self.flops(&sublayer.step(*layer), load) + operator.flops(tokens)
-            }
-            Step::Merged(sublayer, merged) => self.flops(&sublayer.step(merged.layer()), load),
-            Step::Apply(operator) => operator.flops(tokens),
-            Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
-        }
+            Some((Sublayer::Mlp, layer)) => 2.0 * t * self.mlp_weight_count(layer, |experts| experts.used) as f64,
+            None if *step == Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
+            None => 0.0,
+        };
+        weights + step.operator().map_or(0.0, |operator| operator.flops(tokens))
     }
 
     /// Returns the mean number of tokens to which a query attends. Without a window, this is half the segment length.
@@ -92,12 +87,11 @@ impl Config {
         match step {
             Step::Embed => table,
             Step::Head => self.hidden + if self.tied_embeddings { 0 } else { table },
-            Step::Attention(layer) => self.sublayer_parameters(Sublayer::Attention, *layer),
-            Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
-            Step::Merged(sublayer, merged) => self.sublayer_parameters(*sublayer, merged.layer()),
             Step::Apply(operator) => operator.parameter_count(),
-            // The operator is folded into the weights and adds no parameters.
-            Step::Edited(sublayer, layer, _) => self.sublayer_parameters(*sublayer, *layer),
+            // An operator on a branch is folded into the weights and adds no parameters.
+            Step::Sublayer(..) | Step::Edited(..) | Step::Merged(..) => {
+                step.sublayer().map_or(0, |(sublayer, layer)| self.sublayer_parameters(sublayer, layer))
+            }
         }
     }
 
@@ -201,21 +195,18 @@ impl Config {
     }
 
     fn step_bytes(&self, step: &Step, layer_parameter_bytes: u64, embedding_parameter_bytes: u64) -> u64 {
-        let c = self.hidden;
-        match step {
-            Step::Embed => embedding_parameter_bytes * (self.vocab * c) as u64,
-            Step::Head => layer_parameter_bytes * (self.vocab * c) as u64,
-            Step::Attention(_) => layer_parameter_bytes * self.attention_weight_count() as u64,
-            Step::Mlp(layer) => layer_parameter_bytes * self.mlp_weight_count(*layer, |experts| experts.count) as u64,
-            Step::Merged(sublayer, merged) => {
-                self.step_bytes(&sublayer.step(merged.layer()), layer_parameter_bytes, embedding_parameter_bytes)
+        let table = self.vocab * self.hidden;
+        let (count, parameter_bytes) = match (step, step.sublayer()) {
+            (Step::Embed, _) => (table, embedding_parameter_bytes),
+            (Step::Head, _) => (table, layer_parameter_bytes),
+            (_, Some((Sublayer::Attention, _))) => (self.attention_weight_count(), layer_parameter_bytes),
+            (_, Some((Sublayer::Mlp, layer))) => {
+                (self.mlp_weight_count(layer, |experts| experts.count), layer_parameter_bytes)
             }
-            Step::Apply(operator) => operator_bytes(operator),
-            Step::Edited(sublayer, layer, operator) => {
-                self.step_bytes(&sublayer.step(*layer), layer_parameter_bytes, embedding_parameter_bytes)
-                    + operator_bytes(operator)
-            }
-        }
+            (_, None) => (0, 0),
+        };
+        let operator_parameters = step.operator().map_or(0, |operator| operator.parameter_count());
+        parameter_bytes * count as u64 + (size_of::<f32>() * operator_parameters) as u64
     }
 
     /// Estimates the memory in bytes for training an operator on sequences of `length` tokens. The estimate includes a
@@ -234,10 +225,6 @@ impl Config {
         let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
-}
-
-fn operator_bytes(operator: &Operator) -> u64 {
-    (size_of::<f32>() * operator.parameter_count()) as u64
 }
 
 #[cfg(test)]
@@ -266,7 +253,8 @@ mod tests {
         assert_eq!(weights, 46_702_526_464, "without norms");
         let load = Load { tokens: 1, scored: 1, length: 1 };
         let [attention, mlp, head] =
-            [Step::Attention(0), Step::Mlp(0), Step::Head].map(|step| mixtral.flops(&step, &load) / 2.0);
+            [Step::Sublayer(Sublayer::Attention, 0), Step::Sublayer(Sublayer::Mlp, 0), Step::Head]
+                .map(|step| mixtral.flops(&step, &load) / 2.0);
         let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");

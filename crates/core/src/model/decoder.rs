@@ -1,23 +1,24 @@
 //! Decoder that runs the steps of all architectures in the registry.
 
 mod cached;
+mod cpu_engine;
 
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use ghostlab_kernels::forward::{self as kernels, AttentionParams, HeadParams, Linear, Norm, Scratch};
+use ghostlab_kernels::forward::{
+    self as kernels, AttentionParams, HeadParams, Linear, Norm, PackedWeights, Scratch, Weight,
+};
 
 use super::batch::{Batch, Divergence, Prediction};
 use super::batching::PassPlanner;
 use super::compare::Compare;
 use super::config::Config;
-use super::matrix::{LayerMatrix, Products};
-use super::merged_layer::{MergedLayer, MergedLayerCache};
+use super::merged_layer::MergedLayerCache;
 use super::operator::Operator;
+use super::products::Products;
 use super::program::Step;
-use super::rms_norm::RmsNorm;
 use super::rope::{Rotaries, Rotary};
 use super::slice::{elements, tensor};
 use super::sublayer::Sublayer;
@@ -34,7 +35,7 @@ pub struct Decoder {
     config: Config,
     products: Products,
     weight_cache: WeightCache,
-    final_norm: Tensor, // [C]
+    final_norm: Vec<f32>, // [C]
     rotaries: Arc<Rotaries>,
     merged: Arc<MergedLayerCache<ModelPart>>,
     /// Planner for the number of tokens per pass. `None` if all weights are in memory.
@@ -95,7 +96,6 @@ impl Decoder {
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = open_checked_weights(&config, folder)?;
         let final_norm = tensors::read_norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
-        let final_norm = tensor(final_norm, &[config.hidden])?;
         let (weights_budget, streams) = config.split_budget(products, budget);
         let weight_cache = WeightCache::new(&config, products, weights, weights_budget)?;
         let pass_planner = (!weight_cache.keeps_all()).then(|| Arc::new(PassPlanner::new(streams, config.hidden)));
@@ -107,21 +107,6 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns the data type and kernels of the matrix products.
-    pub(super) fn products(&self) -> Products {
-        self.products
-    }
-
-    /// Returns the planner that chooses the number of tokens per pass, or `None` if all weights are in memory.
-    pub(super) fn pass_planner(&self) -> Option<&PassPlanner> {
-        self.pass_planner.as_deref()
-    }
-
-    /// Returns the time spent loading weights on demand, in seconds.
-    pub(super) fn load_seconds(&self) -> f64 {
-        self.weight_cache.load_seconds()
-    }
-
     /// Computes the logits for the given rows.
     ///
     /// # Shapes
@@ -129,10 +114,8 @@ impl Decoder {
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let head = self.weight_cache.head(&self.config)?;
         let x = elements(state)?;
-        let norm = elements(&self.final_norm)?;
-        let c = self.config.hidden;
-        let head_params = self.head_params(&norm);
-        tensor(kernels::logits(&x, c, head_params, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
+        let logits = kernels::logits(&x, self.config.hidden, self.head_params(), head.head()?, rows);
+        tensor(logits, &[rows.len(), self.config.vocab])
     }
 
     /// Returns the backbone with `operator` folded into the last projection of a sublayer, which is equivalent to
@@ -157,8 +140,8 @@ impl Decoder {
                 .at(format!("layer {layer}, {sublayer:?}"))
                 .hint("apply it as a step after the norm"));
         }
-        let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
-            let LayerMatrix::F32(matrix) = matrix else {
+        let fold = |matrix: &mut PackedWeights, bias: &mut Option<Vec<f32>>| -> Result<()> {
+            let PackedWeights::F32(matrix) = matrix else {
                 return Err(Error::job("an operator can only be folded into f32 weights")
                     .at(format!("layer {layer}, {sublayer:?}")));
             };
@@ -166,8 +149,7 @@ impl Decoder {
             let product = operator.apply(&matrix.to_rows())?;
             *matrix = Arc::new(Panels::from_rows(&product, product.len() / columns, columns));
             if let Some(bias) = bias {
-                let product = operator.apply(&elements(bias)?)?;
-                *bias = tensor(product, &[columns])?;
+                *bias = operator.apply(bias)?;
             }
             Ok(())
         };
@@ -186,90 +168,32 @@ impl Decoder {
                 return Ok(folded);
             }
         }
-        folded.weight_cache.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
+        folded.weight_cache.replace(self.config.layer_part(layer), ModelPart::Layer(Box::new(weights)))?;
         Ok(folded)
     }
 
-    /// Returns the pre-norm of a sublayer. The norm has no weight if the architecture has no pre-norms.
-    pub(super) fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
-        let part = self.weight_cache.layer(&self.config, layer)?;
-        let norm = part.layer()?.norms[sublayer.norms()[0]].as_ref();
-        let weight = optional_elements(norm)?.map(|weight| weight.to_vec());
-        Ok(RmsNorm { eps: self.config.norm_eps, weight })
-    }
-
-    /// Returns the norm before the output projection.
-    pub(super) fn final_norm(&self) -> Result<RmsNorm> {
-        let weight = Some(elements(&self.final_norm)?.to_vec());
-        Ok(RmsNorm { eps: self.config.norm_eps, weight })
-    }
-
-    /// Runs a sublayer up to the stage `end`.
+    /// Runs a sublayer with the weights of `layer` up to the stage `end`.
     fn run_sublayer(
         &self,
         sublayer: Sublayer,
-        layer: usize,
-        attended: &dyn AttentionContext,
-        x: &Tensor,
-        end: SublayerOutput,
-    ) -> Result<Tensor> {
-        let part = self.weight_cache.layer(&self.config, layer)?;
-        match sublayer {
-            Sublayer::Attention => self.run_attention(part.layer()?, self.rotaries.get(layer), attended, x, end),
-            Sublayer::Mlp => self.run_mlp(part.layer()?, layer, x, end),
-        }
-    }
-
-    fn run_attention(
-        &self,
         layer: &Layer,
-        rotary: &Rotary,
         attended: &dyn AttentionContext,
         x: &Tensor,
         end: SublayerOutput,
     ) -> Result<Tensor> {
-        let config = &self.config;
-        let c = config.hidden;
-        let x = elements(x)?; // [tokens, C]
-        let norms = [optional_elements(layer.norms[0].as_ref())?, optional_elements(layer.norms[1].as_ref())?];
-        let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let [bias, output_bias] =
-            [optional_elements(layer.bias.as_ref())?, optional_elements(layer.output_bias.as_ref())?];
-        let inputs = Linear { weight: layer.qkv.weight(), bias: bias.as_deref() };
-        let qkv = kernels::norm_linear(&x, c, before, inputs); // [tokens, (H + 2K)·D]
-        let query_norm = optional_elements(layer.query_norm.as_ref())?;
-        let key_norm = optional_elements(layer.key_norm.as_ref())?;
-        let params = AttentionParams {
-            query_heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            query_norm: self.norm(query_norm.as_deref()),
-            key_norm: self.norm(key_norm.as_deref()),
-            window: layer.window.unwrap_or(usize::MAX),
-            scale: config.scale,
-            cap: config.score_cap,
-            bf16_kernels: self.products.bf16_kernels(),
-        };
-        let context = attended.attention(&qkv, &params, rotary)?; // [tokens, H·D]
-        let width = config.heads * config.head_dim;
-        let stream = (end == SublayerOutput::Stream).then_some(&*x);
+        let values = elements(x)?; // [tokens, C]
+        let [before, after] = sublayer.norms().map(|index| self.norm(layer.norms[index].as_deref()));
         let after = after.filter(|_| end != SublayerOutput::Projection);
-        let output = Linear { weight: layer.output.weight(), bias: output_bias.as_deref() };
-        let out = kernels::linear(&context, width, output, after, stream);
-        tensor(out, &[x.len() / c, c])
-    }
-
-    fn run_mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: SublayerOutput) -> Result<Tensor> {
-        let c = self.config.hidden;
-        let x = elements(x)?; // [tokens, C]
-        let norms = [optional_elements(weights.norms[2].as_ref())?, optional_elements(weights.norms[3].as_ref())?];
-        let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let stream = (end == SublayerOutput::Stream).then_some(&*x);
-        let after = after.filter(|_| end != SublayerOutput::Projection);
-        let out = match &weights.mlp {
-            Mlp::Dense(mlp) => self.run_gated_mlp(mlp, &x, before, after, stream)?,
-            Mlp::Experts(router) => {
-                let mut out = self.run_experts(router, layer, &x, before)?;
+        let stream = (end == SublayerOutput::Stream).then_some(&*values);
+        let out = match (sublayer, &layer.mlp) {
+            (Sublayer::Attention, _) => {
+                let context = self.run_attention(layer, attended, &values, before)?; // [tokens, H·D]
+                let output = linear(&layer.output, layer.output_bias.as_deref());
+                kernels::linear(&context, self.config.heads * self.config.head_dim, output, after, stream)
+            }
+            (Sublayer::Mlp, Mlp::Dense(mlp)) => self.run_gated_mlp(mlp, &values, before, after, stream),
+            (Sublayer::Mlp, Mlp::Experts(router)) => {
+                let mut out = self.run_experts(router, layer.index, &values, before)?;
                 if let Some(norm) = after {
                     kernels::apply_norm(&mut out, norm);
                 }
@@ -279,7 +203,35 @@ impl Decoder {
                 out
             }
         };
-        tensor(out, &[x.len() / c, c])
+        tensor(out, x.dims())
+    }
+
+    /// Computes attention before the output projection.
+    ///
+    /// # Shapes
+    /// `x [tokens, C]`; result `[tokens, H·D]`.
+    fn run_attention(
+        &self,
+        layer: &Layer,
+        attended: &dyn AttentionContext,
+        x: &[f32],
+        before: Option<Norm<'_>>,
+    ) -> Result<Scratch> {
+        let config = &self.config;
+        let inputs = linear(&layer.qkv, layer.bias.as_deref());
+        let qkv = kernels::norm_linear(x, config.hidden, before, inputs); // [tokens, (H + 2K)·D]
+        let params = AttentionParams {
+            query_heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            query_norm: self.norm(layer.query_norm.as_deref()),
+            key_norm: self.norm(layer.key_norm.as_deref()),
+            window: layer.window.unwrap_or(usize::MAX),
+            scale: config.scale,
+            cap: config.score_cap,
+            bf16_kernels: self.products.bf16_kernels(),
+        };
+        attended.attention(&qkv, &params, self.rotaries.get(layer.index))
     }
 
     /// Computes a dense MLP or a single expert, and adds `stream` if it is given.
@@ -290,15 +242,13 @@ impl Decoder {
         before: Option<Norm<'_>>,
         after: Option<Norm<'_>>,
         stream: Option<&[f32]>,
-    ) -> Result<Vec<f32>> {
-        let [gate_up_bias, down_bias] =
-            [optional_elements(mlp.gate_up_bias.as_ref())?, optional_elements(mlp.down_bias.as_ref())?];
+    ) -> Vec<f32> {
         let branch = kernels::Mlp {
-            gate_up: Linear { weight: mlp.gate_up.weight(), bias: gate_up_bias.as_deref() },
-            down: Linear { weight: mlp.down.weight(), bias: down_bias.as_deref() },
+            gate_up: linear(&mlp.gate_up, mlp.gate_up_bias.as_deref()),
+            down: linear(&mlp.down, mlp.down_bias.as_deref()),
             activation: self.config.activation,
         };
-        Ok(kernels::mlp(x, self.config.hidden, before, branch, after, stream))
+        kernels::mlp(x, self.config.hidden, before, branch, after, stream)
     }
 
     /// Computes the branch of a mixture-of-experts MLP. Experts are loaded one by one. Experts without routed tokens
@@ -306,7 +256,7 @@ impl Decoder {
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
-    fn run_experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
+    fn run_experts(&self, router: &[f32], layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
         let c = self.config.hidden;
         let experts = self
             .config
@@ -316,8 +266,7 @@ impl Decoder {
         if let Some(norm) = before {
             kernels::apply_norm(&mut normed, norm);
         }
-        let router = elements(router)?;
-        let router = kernels::Weight::Plain(&router, experts.count);
+        let router = Weight::Plain(router, experts.count);
         let routes = experts.route_tokens(&kernels::norm_linear(&normed, c, None, router.into())); // [tokens, E]
         let mut out = vec![0.0; x.len()];
         for (number, (tokens, weights)) in
@@ -325,7 +274,7 @@ impl Decoder {
         {
             let part = self.weight_cache.expert(&self.config, layer, number)?;
             let rows = kernels::gather_rows(&normed, c, tokens);
-            let expert_output = self.run_gated_mlp(part.expert()?, &rows, None, None, None)?; // [expert tokens, C]
+            let expert_output = self.run_gated_mlp(part.expert()?, &rows, None, None, None); // [expert tokens, C]
             kernels::scatter_add(&mut out, c, tokens, weights, &expert_output);
         }
         Ok(out)
@@ -336,14 +285,12 @@ impl Decoder {
     fn run_edited_sublayer(
         &self,
         sublayer: Sublayer,
-        layer: usize,
+        layer: &Layer,
         operator: &Operator,
         attended: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
-        let part = self.weight_cache.layer(&self.config, layer)?;
-        let post_norm = optional_elements(part.layer()?.norm_after(sublayer))?;
-        let before = self.norm(post_norm.as_deref()).filter(|_| operator.is_diagonal());
+        let before = self.norm(layer.norm_after(sublayer)).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
         let branch = self.run_sublayer(sublayer, layer, attended, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
@@ -354,41 +301,28 @@ impl Decoder {
         tensor(out, x.dims())
     }
 
-    /// Runs a sublayer with the weights of a merged layer.
-    fn run_merged_sublayer(
-        &self,
-        sublayer: Sublayer,
-        merged: &Arc<MergedLayer>,
-        attended: &dyn AttentionContext,
-        x: &Tensor,
-    ) -> Result<Tensor> {
-        let part = self.merged.get_or_compute(merged, || self.weight_cache.compute_merged(&self.config, merged))?;
-        let layer = merged.layer();
-        match sublayer {
-            Sublayer::Attention => {
-                self.run_attention(part.layer()?, self.rotaries.get(layer), attended, x, SublayerOutput::Stream)
-            }
-            Sublayer::Mlp => self.run_mlp(part.layer()?, layer, x, SublayerOutput::Stream),
-        }
-    }
-
     fn run_step(&self, step: &Step, attended: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => {
-                self.run_sublayer(Sublayer::Attention, *layer, attended, x, SublayerOutput::Stream)
+            Step::Sublayer(sublayer, layer) => {
+                let part = self.weight_cache.layer(&self.config, *layer)?;
+                self.run_sublayer(*sublayer, part.layer()?, attended, x, SublayerOutput::Stream)
             }
-            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, attended, x, SublayerOutput::Stream),
             Step::Edited(sublayer, layer, operator) => {
-                self.run_edited_sublayer(*sublayer, *layer, operator, attended, x)
+                let part = self.weight_cache.layer(&self.config, *layer)?;
+                self.run_edited_sublayer(*sublayer, part.layer()?, operator, attended, x)
             }
-            Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, attended, x),
+            Step::Merged(sublayer, merged) => {
+                let part =
+                    self.merged.get_or_compute(merged, || self.weight_cache.compute_merged(&self.config, merged))?;
+                self.run_sublayer(*sublayer, part.layer()?, attended, x, SublayerOutput::Stream)
+            }
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }
     }
 
-    fn head_params<'a>(&self, norm: &'a [f32]) -> HeadParams<'a> {
-        HeadParams { norm: Norm { weight: norm, eps: self.config.norm_eps }, cap: self.config.logit_cap }
+    fn head_params(&self) -> HeadParams<'_> {
+        HeadParams { norm: Norm { weight: &self.final_norm, eps: self.config.norm_eps }, cap: self.config.logit_cap }
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -427,11 +361,7 @@ impl Model for Decoder {
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.weight_cache.head(&self.config)?;
         let targets = batch.targets_for_rows(x.dim(0)?);
-        let x = elements(x)?;
-        let norm = elements(&self.final_norm)?;
-        let c = self.config.hidden;
-        let head_params = self.head_params(&norm);
-        Ok(kernels::predictions(&x, c, head_params, head.head()?.packed(), &targets))
+        Ok(kernels::predictions(&elements(x)?, self.config.hidden, self.head_params(), head.head()?, &targets))
     }
 }
 
@@ -446,17 +376,13 @@ impl Compare for Decoder {
             true => Ok(x.clone()),
             false => self.narrow(batch, x.clone()),
         });
-        let streams = [reference?, x?];
+        let [reference, x] = [reference?, x?];
         let targets = batch.targets_for_rows(narrowed);
-        let [reference, x] = &streams;
-        let streams = [elements(reference)?, elements(x)?];
-        let norm = elements(&self.final_norm)?;
-        let head_params = self.head_params(&norm);
-        let streams = [&*streams[0], &*streams[1]];
-        Ok(kernels::divergences(streams, self.config.hidden, head_params, head.head()?.packed(), &targets))
+        let streams = [&*elements(&reference)?, &*elements(&x)?];
+        Ok(kernels::divergences(streams, self.config.hidden, self.head_params(), head.head()?, &targets))
     }
 }
 
-fn optional_elements(tensor: Option<&Tensor>) -> Result<Option<impl Deref<Target = [f32]> + Sync + '_>> {
-    tensor.map(elements).transpose()
+fn linear<'a>(weight: &'a PackedWeights, bias: Option<&'a [f32]>) -> Linear<'a> {
+    Linear { weight: Weight::Packed(weight), bias }
 }

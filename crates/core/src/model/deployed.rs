@@ -35,7 +35,7 @@ pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
             return step.clone();
         }
         folds.insert((*layer, *sublayer), Arc::clone(operator));
-        sublayer.step(*layer)
+        Step::Sublayer(*sublayer, *layer)
     });
     let program = Program(steps.collect());
     DeployedModel { program, folds }
@@ -77,8 +77,8 @@ pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<D
                 }
                 None => None,
             },
-            Step::Edited(..) | Step::Merged(..) => None,
-            plain => plain.sublayer().map(|(sublayer, layer)| (layer, sublayer)),
+            Step::Sublayer(sublayer, layer) => Some((*layer, *sublayer)),
+            _ => None,
         };
         if let Some(sublayer) = sublayer.filter(|_| factor != 1.0) {
             let inverse = Operator::diagonal(vec![(1.0 / factor) as f32; config.hidden])?;
@@ -109,7 +109,9 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
         for sublayer in Sublayer::ALL.into_iter().filter(|&sublayer| !config.dropped.contains(layer, sublayer)) {
             let norm = config.norm_after(sublayer).map(BranchPlace::Norm);
             let map = norm.map_or(Ok(None), |norm| read_operator_at(config, &weights, layer, norm))?;
-            steps.push(map.map_or_else(|| sublayer.step(layer), |operator| Step::Edited(sublayer, layer, operator)));
+            steps.push(
+                map.map_or_else(|| Step::Sublayer(sublayer, layer), |operator| Step::Edited(sublayer, layer, operator)),
+            );
         }
         steps.extend(read_operator_at(config, &weights, layer, BranchPlace::After)?.map(Step::Apply));
     }

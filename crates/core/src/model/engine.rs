@@ -264,17 +264,6 @@ pub(super) fn run_timed_in_parallel<T: Send>(
     Ok(timed_outputs.into_iter().map(|(output, _)| output).collect())
 }
 
-/// Runs all parts together, step by step, so that the weights of each step are loaded once.
-pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
-    model: &M,
-    trie: &Trie,
-    parts: &[Batch],
-    seconds: &mut [f64],
-) -> Result<Vec<BatchPredictions>> {
-    let model = Lockstep { model, one_core_per_batch: true };
-    trie.run(&model, parts, &mut StepTimer(seconds)).map(|outputs| regroup_by_part(outputs, parts.len()))
-}
-
 /// Outputs indexed by `[program][part]`, or `None` for programs without a head.
 pub(super) type ProgramOutputs<T> = Vec<Option<Vec<T>>>;
 

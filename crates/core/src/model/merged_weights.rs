@@ -1,11 +1,9 @@
 //! Weights of merged layers in the CPU engine.
 
-use candle_core::Tensor;
+use ghostlab_kernels::forward::PackedWeights;
 
 use super::config::Config;
-use super::matrix::LayerMatrix;
 use super::merged_layer::{MergedLayer, weighted_sum};
-use super::slice::{elements, tensor};
 use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, WeightCache};
 use crate::error::{Error, Result};
 
@@ -23,7 +21,7 @@ impl WeightCache {
         let parts: Vec<_> = parts.collect::<Result<_>>()?;
         let sources = parts.iter().map(|(factor, part)| Ok((*factor, part.layer()?)));
         let sources: Vec<_> = sources.collect::<Result<_>>()?;
-        Ok(ModelPart::Layer(Layer::merge(base.layer()?, &sources, merged.has_merged_norms())?))
+        Ok(ModelPart::Layer(Box::new(Layer::merge(base.layer()?, &sources, merged.has_merged_norms())?)))
     }
 }
 
@@ -60,24 +58,20 @@ impl Layer {
     }
 }
 
-fn merge_matrix(sources: &Sources<'_>, select: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
+fn merge_matrix(sources: &Sources<'_>, select: impl Fn(&Layer) -> Result<&PackedWeights>) -> Result<PackedWeights> {
     let matrices = sources.iter().map(|&(factor, layer)| Ok((factor, select(layer)?)));
-    LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
+    PackedWeights::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
+        .ok_or_else(|| Error::job("the source layers of a merged layer have different weight types"))
 }
 
 /// Merges one vector across the source layers. Returns `None` if no source layer has it.
-fn merge_vector(sources: &Sources<'_>, select: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
-    let mut vectors = Vec::new();
+fn merge_vector(
+    sources: &Sources<'_>,
+    select: impl Fn(&Layer) -> Result<Option<&Vec<f32>>>,
+) -> Result<Option<Vec<f32>>> {
+    let mut vectors: Vec<(f64, &[f32])> = Vec::new();
     for &(factor, layer) in sources {
-        if let Some(vector) = select(layer)? {
-            vectors.push((factor, elements(vector)?));
-        }
+        vectors.extend(select(layer)?.map(|vector| (factor, vector.as_slice())));
     }
-    if vectors.is_empty() {
-        return Ok(None);
-    }
-    let slices: Vec<(f64, &[f32])> = vectors.iter().map(|(factor, vector)| (*factor, &**vector)).collect();
-    let sum = weighted_sum(&slices);
-    let length = sum.len();
-    tensor(sum, &[length]).map(Some)
+    Ok((!vectors.is_empty()).then(|| weighted_sum(&vectors)))
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use ghostlab_kernels::forward::{self as kernels, Linear, Norm, Weight};
 
-use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, hash_parameters, normed_form};
 use super::rms_norm::RmsNorm;
 use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
@@ -47,22 +46,26 @@ pub(super) struct DeviceNorm {
 }
 
 impl Operator {
+    /// Creates an operator and computes its content hash.
+    fn new(channels: usize, matrix: Matrix, bias: Option<Vec<f32>>) -> Result<Arc<Self>> {
+        let bias = bias.map(|bias| tensor(bias, &[channels])).transpose()?;
+        let mut operator = Self { key: [0; 32], channels, matrix, bias };
+        operator.key = operator.content_hash()?;
+        Ok(Arc::new(operator))
+    }
+
     /// Creates an operator from a full row-major matrix.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`.
     pub fn dense(channels: usize, matrix: Vec<f32>) -> Result<Arc<Self>> {
-        let key = hash_parameters(DENSE, [&matrix]);
-        let matrix = Matrix::Dense(tensor(matrix, &[channels, channels])?);
-        Ok(Arc::new(Self { key, channels, matrix, bias: None }))
+        Self::new(channels, Matrix::Dense(tensor(matrix, &[channels, channels])?), None)
     }
 
     /// Creates an operator that scales each channel.
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
-        let key = hash_parameters(DIAGONAL, [&diagonal]);
         let channels = diagonal.len();
-        let matrix = Matrix::Diagonal(tensor(diagonal, &[channels])?);
-        Ok(Arc::new(Self { key, channels, matrix, bias: None }))
+        Self::new(channels, Matrix::Diagonal(tensor(diagonal, &[channels])?), None)
     }
 
     /// Creates an operator from a full row-major matrix and a bias.
@@ -70,9 +73,7 @@ impl Operator {
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
     pub fn affine(channels: usize, matrix: Vec<f32>, bias: Vec<f32>) -> Result<Arc<Self>> {
-        let key = hash_parameters(AFFINE, [&matrix, &bias]);
-        let matrix = Matrix::Dense(tensor(matrix, &[channels, channels])?);
-        Ok(Arc::new(Self { key, channels, matrix, bias: Some(tensor(bias, &[channels])?) }))
+        Self::new(channels, Matrix::Dense(tensor(matrix, &[channels, channels])?), Some(bias))
     }
 
     /// Creates the operator `x·(I + D·U)` from row-major factors.
@@ -81,9 +82,8 @@ impl Operator {
     /// `down [channels, rank]`, `up [rank, channels]`.
     pub fn low_rank(channels: usize, down: Vec<f32>, up: Vec<f32>) -> Result<Arc<Self>> {
         let rank = down.len() / channels.max(1);
-        let key = hash_parameters(&format!("{LOW_RANK}{rank}"), [&down, &up]);
         let matrix = Matrix::LowRank { down: tensor(down, &[channels, rank])?, up: tensor(up, &[rank, channels])? };
-        Ok(Arc::new(Self { key, channels, matrix, bias: None }))
+        Self::new(channels, matrix, None)
     }
 
     /// Creates an operator that only adds a bias: `x + b`.
@@ -91,9 +91,7 @@ impl Operator {
     /// # Shapes
     /// `bias [channels]`.
     pub fn bias_only(bias: Vec<f32>) -> Result<Arc<Self>> {
-        let key = hash_parameters(BIAS, [&bias]);
-        let channels = bias.len();
-        Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
+        Self::new(bias.len(), Matrix::Identity, Some(bias))
     }
 
     /// Creates the operator `x + norm(x)·M` from a row-major matrix, and adds the bias if one is given.
@@ -103,17 +101,9 @@ impl Operator {
     pub fn normed(norm: RmsNorm, channels: usize, matrix: Vec<f32>, bias: Option<Vec<f32>>) -> Result<Arc<Self>> {
         let RmsNorm { eps, weight } = norm;
         let weighted = weight.is_some();
-        let form = normed_form(weighted, bias.is_some());
-        let none = Vec::new();
-        let key = hash_parameters(
-            &form,
-            [&vec![eps], weight.as_ref().unwrap_or(&none), &matrix, bias.as_ref().unwrap_or(&none)],
-        );
         let weight = tensor(weight.unwrap_or_else(|| vec![1.0; channels]), &[channels])?;
         let norm = DeviceNorm { weight, eps, weighted };
-        let matrix = Matrix::Normed { norm, matrix: tensor(matrix, &[channels, channels])? };
-        let bias = bias.map(|bias| tensor(bias, &[channels])).transpose()?;
-        Ok(Arc::new(Self { key, channels, matrix, bias }))
+        Self::new(channels, Matrix::Normed { norm, matrix: tensor(matrix, &[channels, channels])? }, bias)
     }
 
     /// Returns the operator as a row-major matrix `[C, C]`.
@@ -294,15 +284,20 @@ impl Operator {
         product + if self.bias.is_some() { rows * channels } else { 0.0 }
     }
 
-    pub(super) fn parameter_count(&self) -> usize {
+    /// Returns the tensors of parameters in storage order: the weight of the norm, the matrix or its factors, and the
+    /// bias, as far as they exist.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Tensor> {
         let matrix = match &self.matrix {
-            Matrix::Identity => 0,
-            Matrix::Normed { norm, .. } => self.channels * (self.channels + usize::from(norm.weighted)),
-            Matrix::Dense(_) => self.channels * self.channels,
-            Matrix::Diagonal(_) => self.channels,
-            Matrix::LowRank { up, .. } => 2 * self.channels * up.dims()[0],
+            Matrix::Identity => [None, None],
+            Matrix::Normed { norm, matrix } => [norm.weighted.then_some(&norm.weight), Some(matrix)],
+            Matrix::Dense(matrix) | Matrix::Diagonal(matrix) => [Some(matrix), None],
+            Matrix::LowRank { down, up } => [Some(down), Some(up)],
         };
-        matrix + self.bias.as_ref().map_or(0, |_| self.channels)
+        matrix.into_iter().flatten().chain(&self.bias)
+    }
+
+    pub(super) fn parameter_count(&self) -> usize {
+        self.parameters().map(Tensor::elem_count).sum()
     }
 
     /// Returns the hidden size `C`.

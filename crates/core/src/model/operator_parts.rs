@@ -1,35 +1,62 @@
-//! Serialization of operators as a form name and a flat list of parameters.
+//! Serialization of operators as a form name, such as `dense` or `diagonal`, and a flat list of parameters. Both
+//! determine the content hash.
 
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use super::operator::{Matrix, Operator};
-use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, NORMED_FORM, normed_form, parse_normed};
 use super::rms_norm::RmsNorm;
 use super::slice::elements;
 use crate::error::{Error, Result};
+
+const DENSE: &str = "dense";
+const DIAGONAL: &str = "diagonal";
+const AFFINE: &str = "affine";
+const BIAS: &str = "bias";
+/// Prefix of the names of low-rank forms, followed by the rank.
+const LOW_RANK: &str = "rank-";
+/// Prefix of the names of normed forms, followed by `-unweighted` if the norm has no weight and `-affine` if the
+/// operator has a bias.
+const NORMED_FORM: &str = "normed";
+const UNWEIGHTED_SUFFIX: &str = "-unweighted";
+const BIAS_SUFFIX: &str = "-affine";
 
 impl Operator {
     /// Returns the form name and the parameters: the epsilon and weight of the norm if there is one, then the row-major
     /// matrix, diagonal or low-rank factors, and finally the bias if there is one.
     pub fn parts(&self) -> Result<(String, Vec<f32>)> {
-        let (form, mut values) = match &self.matrix {
-            Matrix::Identity => (BIAS.to_owned(), Vec::new()),
-            Matrix::Normed { norm, matrix } => {
-                let weight = if norm.weighted { elements(&norm.weight)?.to_vec() } else { Vec::new() };
-                let values = [&[norm.eps], &weight[..], &*elements(matrix)?].concat();
-                (normed_form(norm.weighted, self.bias.is_some()), values)
-            }
-            Matrix::Dense(matrix) => {
-                (if self.bias.is_some() { AFFINE } else { DENSE }.to_owned(), elements(matrix)?.to_vec())
-            }
-            Matrix::Diagonal(diagonal) => (DIAGONAL.to_owned(), elements(diagonal)?.to_vec()),
-            Matrix::LowRank { down, up } => {
-                let rank = up.dims()[0];
-                (format!("{LOW_RANK}{rank}"), [&*elements(down)?, &*elements(up)?].concat())
-            }
-        };
-        values.extend(self.bias()?.unwrap_or_default());
-        Ok((form, values))
+        let mut values = Vec::from_iter(self.eps());
+        for tensor in self.parameters() {
+            values.extend_from_slice(&elements(tensor)?);
+        }
+        Ok((self.form(), values))
+    }
+
+    /// Hashes the result of [`Self::parts`].
+    pub(super) fn content_hash(&self) -> Result<[u8; 32]> {
+        let mut hash = Sha256::new();
+        hash.update(self.form());
+        self.eps().into_iter().for_each(|eps| hash.update(eps.to_le_bytes()));
+        for tensor in self.parameters() {
+            elements(tensor)?.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        }
+        Ok(hash.finalize().into())
+    }
+
+    fn form(&self) -> String {
+        match &self.matrix {
+            Matrix::Identity => BIAS.to_owned(),
+            Matrix::Normed { norm, .. } => normed_form(norm.weighted, self.has_bias()),
+            Matrix::Dense(_) => if self.has_bias() { AFFINE } else { DENSE }.to_owned(),
+            Matrix::Diagonal(_) => DIAGONAL.to_owned(),
+            Matrix::LowRank { up, .. } => format!("{LOW_RANK}{}", up.dims()[0]),
+        }
+    }
+
+    /// Returns the epsilon of the norm, if there is one.
+    fn eps(&self) -> Option<f32> {
+        if let Matrix::Normed { norm, .. } = &self.matrix { Some(norm.eps) } else { None }
     }
 
     /// Restores an operator from the result of [`Self::parts`].
@@ -79,6 +106,17 @@ impl Operator {
             }
         }
     }
+}
+
+fn normed_form(weighted: bool, has_bias: bool) -> String {
+    format!("{NORMED_FORM}{}{}", if weighted { "" } else { UNWEIGHTED_SUFFIX }, if has_bias { BIAS_SUFFIX } else { "" })
+}
+
+/// Parses the form name of a normed operator. Returns whether the norm has a weight and whether the operator has a
+/// bias.
+fn parse_normed(form: &str) -> Option<(bool, bool)> {
+    let forms = [(true, false), (true, true), (false, false), (false, true)];
+    forms.into_iter().find(|&(weighted, has_bias)| normed_form(weighted, has_bias) == form)
 }
 
 fn unknown_form_error(form: &str) -> Error {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::mem::{self, Discriminant};
 use std::sync::Arc;
 
 use super::cut::Cut;
@@ -10,25 +11,13 @@ use super::merged_layer::MergedLayer;
 use super::operator::Operator;
 use super::sublayer::Sublayer;
 
-impl Sublayer {
-    /// Returns a step that runs the unmodified sublayer, including the residual addition.
-    pub(super) fn step(self, layer: usize) -> Step {
-        match self {
-            Self::Attention => Step::Attention(layer),
-            Self::Mlp => Step::Mlp(layer),
-        }
-    }
-}
-
 /// One step over the residual stream. Operators and merged layers are compared by their content hashes.
 #[derive(Clone)]
 pub enum Step {
     /// Embedding of the token ids.
     Embed,
-    /// Attention in a layer, including the residual addition.
-    Attention(usize),
-    /// MLP in a layer, including the residual addition.
-    Mlp(usize),
+    /// Sublayer of a layer, including the residual addition.
+    Sublayer(Sublayer, usize),
     /// Sublayer whose branch is multiplied by an operator before the residual addition: `x ← x + branch(x)·T`.
     /// Equivalent to folding `T` into the weights ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in
     /// a norm, a diagonal operator is applied before the norm, and a dense one, which cannot be folded, after it.
@@ -41,8 +30,8 @@ pub enum Step {
     Head,
 }
 
-/// Identity of a step: its kind, its layer, and the content hash of its operator or merged layer.
-pub(super) type StepIdentity<'a> = (u8, usize, &'a [u8]);
+/// Identity of a step: its kind, its sublayer, and the content hash of its operator or merged layer.
+pub(super) type StepIdentity<'a> = (Discriminant<Step>, Option<(Sublayer, usize)>, &'a [u8]);
 
 impl Step {
     /// Returns the index of the layer whose weights the step needs, or `usize::MAX` for the head. Returns `None` if the
@@ -57,9 +46,7 @@ impl Step {
     /// Returns the sublayer that the step computes and its layer index, or `None` if it computes no sublayer.
     pub fn sublayer(&self) -> Option<(Sublayer, usize)> {
         match self {
-            Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
-            Self::Mlp(layer) => Some((Sublayer::Mlp, *layer)),
-            Self::Edited(sublayer, layer, _) => Some((*sublayer, *layer)),
+            Self::Sublayer(sublayer, layer) | Self::Edited(sublayer, layer, _) => Some((*sublayer, *layer)),
             Self::Merged(sublayer, merged) => Some((*sublayer, merged.layer())),
             Self::Embed | Self::Apply(_) | Self::Head => None,
         }
@@ -67,12 +54,7 @@ impl Step {
 
     /// Returns whether the step processes each row independently.
     pub(super) fn is_rowwise(&self) -> bool {
-        match self {
-            Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Merged(Sublayer::Mlp, _) => true,
-            Self::Apply(_) | Self::Head => true,
-            Self::Embed | Self::Attention(_) => false,
-            Self::Edited(Sublayer::Attention, ..) | Self::Merged(Sublayer::Attention, _) => false,
-        }
+        !matches!(self, Self::Embed) && !self.is_attention()
     }
 
     /// Returns whether the step computes attention, which needs a KV cache when decoding.
@@ -80,18 +62,20 @@ impl Step {
         matches!(self.sublayer(), Some((Sublayer::Attention, _)))
     }
 
-    pub(super) fn identity(&self) -> StepIdentity<'_> {
+    /// Returns the operator that the step applies to the stream or to a branch, if any.
+    pub(super) fn operator(&self) -> Option<&Arc<Operator>> {
         match self {
-            Self::Embed => (0, 0, &[]),
-            Self::Attention(layer) => (1, *layer, &[]),
-            Self::Mlp(layer) => (2, *layer, &[]),
-            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, operator.key_bytes()),
-            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, operator.key_bytes()),
-            Self::Apply(operator) => (5, 0, operator.key_bytes()),
-            Self::Head => (6, 0, &[]),
-            Self::Merged(Sublayer::Attention, merged) => (7, merged.layer(), merged.key_bytes()),
-            Self::Merged(Sublayer::Mlp, merged) => (8, merged.layer(), merged.key_bytes()),
+            Self::Edited(.., operator) | Self::Apply(operator) => Some(operator),
+            Self::Embed | Self::Sublayer(..) | Self::Merged(..) | Self::Head => None,
         }
+    }
+
+    pub(super) fn identity(&self) -> StepIdentity<'_> {
+        let key = match self {
+            Self::Merged(_, merged) => merged.key_bytes(),
+            _ => self.operator().map_or(&[][..], |operator| operator.key_bytes()),
+        };
+        (mem::discriminant(self), self.sublayer(), key)
     }
 }
 
@@ -113,8 +97,7 @@ impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embed => write!(f, "Embed"),
-            Self::Attention(layer) => write!(f, "Attention({layer})"),
-            Self::Mlp(layer) => write!(f, "Mlp({layer})"),
+            Self::Sublayer(sublayer, layer) => write!(f, "{sublayer:?}({layer})"),
             Self::Edited(sublayer, layer, operator) => write!(f, "{sublayer:?}({layer}·{})", &operator.key()[..8]),
             Self::Merged(sublayer, merged) => {
                 write!(f, "{sublayer:?}({}, merged {})", merged.layer(), &merged.key()[..8])
@@ -187,7 +170,7 @@ impl Program {
                 steps.push(match (repairs.branches.get(&(layer, sublayer)), repairs.merged.get(&layer)) {
                     (Some(operator), _) => Step::Edited(sublayer, layer, Arc::clone(operator)),
                     (None, Some(merged)) => Step::Merged(sublayer, Arc::clone(merged)),
-                    (None, None) => sublayer.step(layer),
+                    (None, None) => Step::Sublayer(sublayer, layer),
                 });
             }
         }
@@ -200,20 +183,28 @@ impl Program {
 mod tests {
     use super::*;
 
+    fn attention(layer: usize) -> Step {
+        Step::Sublayer(Sublayer::Attention, layer)
+    }
+
+    fn mlp(layer: usize) -> Step {
+        Step::Sublayer(Sublayer::Mlp, layer)
+    }
+
     #[test]
     fn operator_replaces_the_removed_layers() {
         let operator = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let program = Program::pruned(4, &[1, 2], |start| (start == 1).then(|| Arc::clone(&operator)));
-        use Step::{Apply, Attention, Embed, Head, Mlp};
-        assert_eq!(program.0, [Embed, Attention(0), Mlp(0), Apply(operator), Attention(3), Mlp(3), Head]);
+        use Step::{Apply, Embed, Head};
+        assert_eq!(program.0, [Embed, attention(0), mlp(0), Apply(operator), attention(3), mlp(3), Head]);
     }
 
     #[test]
     fn operators_replace_a_removed_first_and_last_layer() {
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let program = Program::pruned(3, &[0, 2], |_| Some(Arc::clone(&operator)));
-        use Step::{Apply, Attention, Embed, Head, Mlp};
-        assert_eq!(program.0, [Embed, Apply(operator.clone()), Attention(1), Mlp(1), Apply(operator), Head]);
+        use Step::{Apply, Embed, Head};
+        assert_eq!(program.0, [Embed, Apply(operator.clone()), attention(1), mlp(1), Apply(operator), Head]);
     }
 
     #[test]
@@ -223,8 +214,7 @@ mod tests {
         let sublayers = [((1, Attention), first.clone()), ((1, Mlp), second.clone())].into();
         let repairs = Repairs { sublayers, ..Repairs::default() };
         let program = Program::repaired(2, &Cut::sublayers([(1, Attention), (1, Mlp)]), &repairs);
-        let steps =
-            [Step::Embed, Step::Attention(0), Step::Mlp(0), Step::Apply(first), Step::Apply(second), Step::Head];
+        let steps = [Step::Embed, attention(0), mlp(0), Step::Apply(first), Step::Apply(second), Step::Head];
         assert_eq!(program.0, steps);
     }
 
@@ -238,15 +228,15 @@ mod tests {
             ..Repairs::default()
         };
         let program = Program::repaired(4, &Cut::layers([1, 2]), &repairs);
-        use Step::{Apply, Attention, Edited, Embed, Head, Mlp};
+        use Step::{Apply, Edited, Embed, Head};
         let expected = [
             Embed,
-            Attention(0),
+            attention(0),
             Edited(Sublayer::Mlp, 0, branch),
             Apply(first),
             Apply(second),
-            Attention(3),
-            Mlp(3),
+            attention(3),
+            mlp(3),
             Head,
         ];
         assert_eq!(program.0, expected);
@@ -255,20 +245,20 @@ mod tests {
 
     #[test]
     fn removed_sublayers_are_omitted_from_the_program() {
-        use Step::{Attention, Embed, Head, Mlp};
+        use Step::{Embed, Head};
         let cut = Cut::layers([2]).with(0, Sublayer::Mlp).with(1, Sublayer::Attention);
-        assert_eq!(Program::without(4, &cut).0, [Embed, Attention(0), Mlp(1), Attention(3), Mlp(3), Head]);
+        assert_eq!(Program::without(4, &cut).0, [Embed, attention(0), mlp(1), attention(3), mlp(3), Head]);
         assert_eq!(Program::without(2, &Cut::default()), Program::dense(2));
     }
 
     #[test]
     fn operator_replaces_a_removed_attention_sublayer() {
-        use Step::{Apply, Attention, Embed, Head, Mlp};
+        use Step::{Apply, Embed, Head};
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let sublayers = [((1, Sublayer::Attention), operator.clone())].into();
         let cut = Cut::sublayers([(1, Sublayer::Attention), (0, Sublayer::Mlp)]);
         let program = Program::repaired(2, &cut, &Repairs { sublayers, ..Repairs::default() });
-        assert_eq!(program.0, [Embed, Attention(0), Apply(operator), Mlp(1), Head]);
+        assert_eq!(program.0, [Embed, attention(0), Apply(operator), mlp(1), Head]);
     }
 
     #[test]

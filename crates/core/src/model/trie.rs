@@ -62,6 +62,12 @@ struct TrieNode {
     needs_only_scored_rows: bool,
 }
 
+impl TrieNode {
+    fn new(step: Step) -> Self {
+        Self { step, children: Vec::new(), ending_programs: Vec::new(), programs: 0, needs_only_scored_rows: false }
+    }
+}
+
 /// Prefix tree of [`Program`]s. Its root, node 0, is `Embed`.
 #[derive(Debug)]
 pub struct Trie {
@@ -87,14 +93,11 @@ impl Trie {
     /// # Panics
     /// Panics if a program does not begin with `Embed`.
     pub fn new(programs: &[Program]) -> Self {
-        let root = TrieNode {
-            step: Step::Embed,
-            children: Vec::new(),
-            ending_programs: Vec::new(),
-            programs: 0,
-            needs_only_scored_rows: false,
+        let mut trie = Self {
+            nodes: vec![TrieNode::new(Step::Embed)],
+            paths: Vec::with_capacity(programs.len()),
+            reference: None,
         };
-        let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
         // Find children through a hash map, because a node may have thousands of children.
         let mut node_by_identity: HashMap<(usize, StepIdentity<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
@@ -154,13 +157,7 @@ impl Trie {
 
     fn add_node(&mut self, parent: usize, step: &Step) -> usize {
         let node = self.nodes.len();
-        self.nodes.push(TrieNode {
-            step: step.clone(),
-            children: Vec::new(),
-            ending_programs: Vec::new(),
-            programs: 0,
-            needs_only_scored_rows: false,
-        });
+        self.nodes.push(TrieNode::new(step.clone()));
         self.nodes[parent].children.push(node);
         node
     }

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use ghostlab_kernels::forward::PackedWeights;
 
 use super::cache::Cache;
 use super::config::Config;
-use super::matrix::{LayerMatrix, Products};
-use super::slice::{elements, tensor};
+use super::products::Products;
 use super::sublayer::Sublayer;
 use super::tensor_name::{
     DOWN, EMBEDDING, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
@@ -19,22 +18,23 @@ use crate::error::{Error, Result};
 
 /// Weights that are loaded and evicted as a unit.
 pub(super) enum ModelPart {
-    Layer(Layer),
+    Layer(Box<Layer>),
     Expert(GatedMlp),
     /// Output projection `[C, vocab]`.
-    Head(LayerMatrix),
+    Head(PackedWeights),
 }
 
 #[derive(Clone)]
 pub(super) struct Layer {
+    pub(super) index: usize,
     /// Norms `[C]`, in the order: before attention, after attention, before the MLP, after the MLP.
-    pub(super) norms: [Option<Tensor>; 4],
-    pub(super) qkv: LayerMatrix,     // [C, (H + 2K)·D]
-    pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
-    pub(super) query_norm: Option<Tensor>,
-    pub(super) key_norm: Option<Tensor>,
-    pub(super) output: LayerMatrix,         // [H·D, C]
-    pub(super) output_bias: Option<Tensor>, // [C]
+    pub(super) norms: [Option<Vec<f32>>; 4],
+    pub(super) qkv: PackedWeights,     // [C, (H + 2K)·D]
+    pub(super) bias: Option<Vec<f32>>, // [(H + 2K)·D]
+    pub(super) query_norm: Option<Vec<f32>>,
+    pub(super) key_norm: Option<Vec<f32>>,
+    pub(super) output: PackedWeights,         // [H·D, C]
+    pub(super) output_bias: Option<Vec<f32>>, // [C]
     pub(super) mlp: Mlp,
     /// Sliding-window width in tokens, or `None` for full attention.
     pub(super) window: Option<usize>,
@@ -44,15 +44,15 @@ pub(super) struct Layer {
 pub(super) enum Mlp {
     Dense(GatedMlp),
     /// Router weights `[C, E]`. Each expert is a separate part.
-    Experts(Tensor),
+    Experts(Vec<f32>),
 }
 
 #[derive(Clone)]
 pub(super) struct GatedMlp {
-    pub(super) gate_up: LayerMatrix,         // [C, 2F]
-    pub(super) gate_up_bias: Option<Tensor>, // [2F]
-    pub(super) down: LayerMatrix,            // [F, C]
-    pub(super) down_bias: Option<Tensor>,    // [C]
+    pub(super) gate_up: PackedWeights,         // [C, 2F]
+    pub(super) gate_up_bias: Option<Vec<f32>>, // [2F]
+    pub(super) down: PackedWeights,            // [F, C]
+    pub(super) down_bias: Option<Vec<f32>>,    // [C]
 }
 
 /// Weights of a backbone, in numbered parts: each layer followed by its experts, and finally the head. Clones share the
@@ -68,7 +68,7 @@ pub(super) struct WeightCache {
 enum Storage {
     InMemory {
         /// Token embeddings `[vocab, C]`.
-        embedding: Tensor,
+        embedding: Arc<Vec<f32>>,
         parts: Vec<Option<Arc<ModelPart>>>,
     },
     OnDemand {
@@ -85,7 +85,7 @@ impl WeightCache {
         let vocab = config.vocab;
         let embedding_factor = tensors::embedding_factor(config, &weights);
         if config.weight_bytes(products) <= budget {
-            let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
+            let embedding = Arc::new(weights.take(EMBEDDING, &[vocab, c])?);
             let parts = (0..=config.head_part())
                 .map(|part| ModelPart::read(config, products, &weights, part).map(|loaded| loaded.map(Arc::new)))
                 .collect::<Result<_>>()?;
@@ -150,9 +150,8 @@ impl WeightCache {
         let c = config.hidden;
         let mut rows = match &self.storage {
             Storage::InMemory { embedding, .. } => {
-                let table = elements(embedding)?;
                 let mut rows = Vec::with_capacity(ids.len() * c);
-                ids.iter().for_each(|&id| rows.extend_from_slice(&table[id as usize * c..][..c]));
+                ids.iter().for_each(|&id| rows.extend_from_slice(&embedding[id as usize * c..][..c]));
                 rows
             }
             Storage::OnDemand { weights, .. } => weights.rows(EMBEDDING, [config.vocab, c], ids)?,
@@ -182,14 +181,14 @@ impl ModelPart {
         let c = config.hidden;
         let vocab = config.vocab;
         Ok(Some(match config.part(part) {
-            NamedPart::Layer(layer) => Self::Layer(Layer::read(config, products, weights, layer)?),
+            NamedPart::Layer(layer) => Self::Layer(Box::new(Layer::read(config, products, weights, layer)?)),
             NamedPart::Expert(layer, _) if !config.sparse[layer] => return Ok(None),
             NamedPart::Expert(layer, number) => {
                 Self::Expert(LayerReader::new(config, products, weights, layer).read_gated_mlp(&expert(number))?)
             }
             NamedPart::Head => {
                 let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
-                Self::Head(LayerMatrix::read(products, weights, &[(name, vocab)], c)?)
+                Self::Head(products.read(weights, &[(name, vocab)], c)?)
             }
         }))
     }
@@ -208,7 +207,7 @@ impl ModelPart {
         }
     }
 
-    pub(super) fn head(&self) -> Result<&LayerMatrix> {
+    pub(super) fn head(&self) -> Result<&PackedWeights> {
         match self {
             Self::Head(head) => Ok(head),
             Self::Layer(_) | Self::Expert(_) => Err(Error::job("expected the head, found a layer or an expert")),
@@ -250,8 +249,8 @@ impl Config {
 
 impl Layer {
     /// Returns the post-norm of a sublayer, if any.
-    pub(super) fn norm_after(&self, sublayer: Sublayer) -> Option<&Tensor> {
-        self.norms[sublayer.norms()[1]].as_ref()
+    pub(super) fn norm_after(&self, sublayer: Sublayer) -> Option<&[f32]> {
+        self.norms[sublayer.norms()[1]].as_deref()
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
@@ -261,16 +260,14 @@ impl Layer {
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         Ok(Self {
+            index,
             qkv: reader.read_joined(&INPUTS.map(str::to_owned), c)?,
             bias: reader.read_biases(&INPUTS.map(str::to_owned))?,
             output: reader.read_joined(&[OUTPUT.to_owned()], q)?,
             output_bias: reader.read_biases(&[OUTPUT.to_owned()])?,
             mlp: match config.experts.filter(|_| config.sparse[index]) {
                 None => Mlp::Dense(reader.read_gated_mlp(MLP)?),
-                Some(experts) => {
-                    let router = weights.read_transposed(&[(name(index, ROUTER), experts.count)], c)?;
-                    Mlp::Experts(tensor(router, &[c, experts.count])?)
-                }
+                Some(experts) => Mlp::Experts(weights.read_transposed(&[(name(index, ROUTER), experts.count)], c)?),
             },
             norms: [pre_attention_norm?, post_attention_norm?, pre_mlp_norm?, post_mlp_norm?],
             query_norm: reader.read_norm(QUERY_NORM)?,
@@ -298,33 +295,31 @@ impl<'a> LayerReader<'a> {
     }
 
     /// Reads and concatenates the named vectors that exist in the architecture. Returns `None` if none of them exist.
-    fn read_vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
+    fn read_vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Vec<f32>>> {
         let mut values = Vec::new();
         for part in names {
             if let Some(shape) = self.shape(&part) {
                 values.extend(self.weights.take(&name(self.index, &part), shape)?);
             }
         }
-        let length = values.len();
-        (length > 0).then(|| tensor(values, &[length])).transpose()
+        Ok((!values.is_empty()).then_some(values))
     }
 
-    fn read_biases(&self, parts: &[String]) -> Result<Option<Tensor>> {
+    fn read_biases(&self, parts: &[String]) -> Result<Option<Vec<f32>>> {
         self.read_vectors(parts.iter().map(|part| bias(part)))
     }
 
-    fn read_norm(&self, part: &str) -> Result<Option<Tensor>> {
+    fn read_norm(&self, part: &str) -> Result<Option<Vec<f32>>> {
         let Some(shape) = self.shape(part) else { return Ok(None) };
-        let values = tensors::read_norm(self.config, self.weights, &name(self.index, part), shape)?;
-        tensor(values, shape).map(Some)
+        tensors::read_norm(self.config, self.weights, &name(self.index, part), shape).map(Some)
     }
 
     /// Reads several projections of the same input as one matrix `[inner, Σ outer]`, so that a single product computes
     /// all of them.
-    fn read_joined(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
+    fn read_joined(&self, names: &[String], inner: usize) -> Result<PackedWeights> {
         let matrices: Vec<(String, usize)> =
             names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();
-        LayerMatrix::read(self.products, self.weights, &matrices, inner)
+        self.products.read(self.weights, &matrices, inner)
     }
 
     fn read_gated_mlp(&self, prefix: &str) -> Result<GatedMlp> {

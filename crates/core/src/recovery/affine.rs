@@ -11,12 +11,11 @@ use super::least_squares::RIDGE;
 use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
-use crate::model::Operator;
 
-const NAME: &str = "affine";
-const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").not_in_paper();
+    RecoveryEntry::new::<Affine>("affine", "https://arxiv.org/abs/2505.21077", build::<Affine>)
+        .label("Affine (NBL)")
+        .not_in_paper();
 
 /// `x ← x·W + b`: ghosted's map of the centered streams, and a bias that matches the means.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -36,10 +35,7 @@ impl Recovery for Affine {
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let channels = boundary.channels();
-        let (solved, bias) = stream_fit::fit_with_bias(boundary, &|_, stream| stream, RIDGE)?;
-        let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
-        Ok(solved.on_stream(operator))
+        stream_fit::solve(boundary, None, true, RIDGE)
     }
 }
 

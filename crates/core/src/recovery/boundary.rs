@@ -12,6 +12,7 @@ use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
+use crate::linalg::spectrum::Spectrum;
 use crate::model::{Batch, Engine, HostRows, LayerMerge, MergedLayer, Operator, Step, Sublayer};
 
 /// Number of rows per block that a method reads, so that memory use does not depend on the size of the calibration set.
@@ -51,6 +52,11 @@ impl Span {
             Some(Sublayer::Attention) => HookPoint::Middle(self.start),
             _ => HookPoint::Stream(self.end),
         }
+    }
+
+    /// Returns the hook points at the ends of the span, and one in the layer before it, if there is a layer.
+    pub(super) fn ends_and(&self, site_before: fn(usize) -> HookPoint) -> Vec<HookPoint> {
+        [self.input(), self.output()].into_iter().chain(self.start.checked_sub(1).map(site_before)).collect()
     }
 }
 
@@ -202,7 +208,9 @@ impl Boundary<'_> {
                     return Err(Error::job("a repair that changes weights cannot run as a separate step"));
                 }
             }
-            steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
+            steps.extend(
+                (span.end..next).flat_map(|layer| Sublayer::ALL.map(|sublayer| Step::Sublayer(sublayer, layer))),
+            );
         }
         let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
         self.backbone.run_steps(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
@@ -322,17 +330,9 @@ pub struct Solution {
     /// Footnotes for the results table.
     pub notes: Vec<String>,
     /// Rank and condition number of the least-squares problem, if the method solves one.
-    pub system: Option<System>,
+    pub system: Option<Spectrum>,
     /// Mean loss in each epoch, if the method is iterative.
     pub losses: Vec<f64>,
-}
-
-/// Properties of the matrix `[rows, C]` in a least-squares problem.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct System {
-    pub rank: usize,
-    /// Ratio of the largest to the smallest singular value. It is infinite if the rank is below `C`.
-    pub condition: f64,
 }
 
 impl Solution {

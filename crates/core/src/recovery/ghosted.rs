@@ -8,24 +8,25 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
+use super::boundary::{Boundary, Placement, Solution, Span, pre_and_delta};
 use super::least_squares::{self, LeastSquaresSolution, RIDGE, Ridge};
 use super::method::{F64_COST, FitSequences, Recovery, RecoveryEntry, least_squares_operations};
 use super::stream_fit;
 use crate::error::{Error, Result};
+use crate::linalg::spectrum::Spectrum;
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::map_input::MapInput;
-use crate::model::{Config, Operator, StepForm, Sublayer};
+use crate::model::{Config, StepForm, Sublayer};
 use crate::options::{self, Options, Variant};
 use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "ghosted";
-const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repository";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build)
-    .label("Ghost Layer (Ours)")
-    .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
-    .proposed_by_paper()
-    .variants(VARIANTS);
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Ghosted>(NAME, "https://github.com/daniel-eai/ghosted_layers_official_repository", build)
+        .label("Ghost Layer (Ours)")
+        .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
+        .proposed_by_paper()
+        .variants(VARIANTS);
 
 /// The two solvers in table A10 of the paper, labeled as in that table, and variants that are not in the paper.
 const VARIANTS: &[Variant] = &[
@@ -71,21 +72,18 @@ enum Solver {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`ridge` only with `solver: normal`")
-            .found("`solver: svd`, which truncates small singular values instead"));
+        let found = "`solver: svd`, which truncates small singular values instead";
+        return Err(options::invalid_options(name, "`ridge` only with `solver: normal`", found));
     }
     if ghosted.input.is_stream() && ghosted.bias {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`bias: true` only with `input: normed`")
-            .found("`input: stream`")
+        return Err(options::invalid_options(name, "`bias: true` only with `input: normed`", "`input: stream`")
             .hint("use the recovery `affine`, which fits a map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
     if ghosted.input == MapInput::Normed && !is_plain {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`input: normed` only with `solver: normal` and no `ridge`")
-            .found(if matches!(ghosted.solver, Solver::Svd) { "`solver: svd`" } else { "a `ridge`" }));
+        let found = if matches!(ghosted.solver, Solver::Svd) { "`solver: svd`" } else { "a `ridge`" };
+        let expected = "`input: normed` only with `solver: normal` and no `ridge`";
+        return Err(options::invalid_options(name, expected, found));
     }
     Ok(Box::new(ghosted))
 }
@@ -131,11 +129,12 @@ impl Recovery for Ghosted {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         if self.input == MapInput::Normed {
-            return self.solve_normed(boundary);
+            let norm = boundary.backbone.input_norm(boundary.span.start, Sublayer::Attention)?;
+            return stream_fit::solve(boundary, Some(norm), self.bias, RIDGE);
         }
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
-                Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
+                Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, ridge)?,
                 Ridge::Auto => least_squares::solve_cross_validated(boundary)?,
             },
             Solver::Svd => {
@@ -153,30 +152,11 @@ impl Recovery for Ghosted {
                         qr.rows()
                     ));
                 }
-                let system = System { rank: svd.rank, condition: svd.condition };
+                let system = Spectrum { rank: svd.rank, condition: svd.condition };
                 LeastSquaresSolution { matrix: svd.solution, system, notes }
             }
         };
-        let operator = Operator::dense(channels, solved.with_identity(channels))?;
-        Ok(solved.on_stream(operator))
-    }
-}
-
-impl Ghosted {
-    /// Solves for the map that is applied to the normalized stream.
-    fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let channels = boundary.channels();
-        let norm = boundary.backbone.input_norm(boundary.span.start, Sublayer::Attention)?;
-        let input = |pre: &[f32], _: Vec<f64>| norm.apply(pre, channels);
-        let (solved, bias) = if self.bias {
-            let (solved, bias) = stream_fit::fit_with_bias(boundary, &input, RIDGE)?;
-            (solved, Some(bias))
-        } else {
-            (stream_fit::fit_without_bias(boundary, &input)?, None)
-        };
-        let matrix = solved.matrix.iter().map(|&v| v as f32).collect();
-        let operator = Operator::normed(norm, channels, matrix, bias)?;
-        Ok(solved.on_stream(operator))
+        solved.into_repair(channels, None, None)
     }
 }
 

@@ -7,10 +7,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::boundary::{Boundary, Repair, Solution, System};
+use super::boundary::{Boundary, Repair, Solution};
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
-use crate::model::Operator;
+use crate::linalg::spectrum::Spectrum;
+use crate::model::{Operator, RmsNorm};
 
 /// Default ridge added to the diagonal of `XᵀX`, as in the reference code for Ghosted Layers.
 pub(super) const RIDGE: f64 = 1e-6;
@@ -18,7 +19,7 @@ pub(super) const RIDGE: f64 = 1e-6;
 pub(super) struct LeastSquaresSolution {
     /// Row-major matrix `[C, C]`.
     pub(super) matrix: Vec<f64>,
-    pub(super) system: System,
+    pub(super) system: Spectrum,
     pub(super) notes: Vec<String>,
 }
 
@@ -29,19 +30,37 @@ impl LeastSquaresSolution {
         Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
     }
 
+    /// Converts the result into the repair `x + z·M + b`, where `b` is optional and `z` is the stream, or the normalized
+    /// stream if a norm is given.
+    pub(super) fn into_repair(
+        self,
+        channels: usize,
+        norm: Option<RmsNorm>,
+        bias: Option<Vec<f32>>,
+    ) -> Result<Solution> {
+        let operator = match (norm, bias) {
+            (None, None) => Operator::dense(channels, self.with_identity(channels))?,
+            (None, Some(bias)) => Operator::affine(channels, self.with_identity(channels), bias)?,
+            (Some(norm), bias) => {
+                Operator::normed(norm, channels, self.matrix.iter().map(|&v| v as f32).collect(), bias)?
+            }
+        };
+        Ok(self.on_stream(operator))
+    }
+
     /// Computes `W = I + M` in f64, and rounds it to f32.
-    pub(super) fn with_identity(&self, channels: usize) -> Vec<f32> {
+    fn with_identity(&self, channels: usize) -> Vec<f32> {
         let identity = [1.0].into_iter().chain(std::iter::repeat_n(0.0, channels)).cycle();
         self.matrix.iter().zip(identity).map(|(v, identity)| (v + identity) as f32).collect()
     }
 }
 
 /// Computes `(XᵀX + ridge·I)⁻¹XᵀY`, or the minimum-norm solution if that system is singular.
-pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Result<LeastSquaresSolution> {
-    let spectrum = normal.spectrum()?;
-    let system = System { rank: spectrum.rank, condition: spectrum.condition };
-    let is_deficient = spectrum.rank < channels;
-    let rank = format!("rank {} of {channels} ({} tokens)", spectrum.rank, normal.rows());
+pub(super) fn solve(normal: &NormalEquations, ridge: f64) -> Result<LeastSquaresSolution> {
+    let system = normal.spectrum()?;
+    let channels = normal.channels();
+    let is_deficient = system.rank < channels;
+    let rank = format!("rank {} of {channels} ({} tokens)", system.rank, normal.rows());
     // A ridge makes the system nonsingular, unless it is so small that f64 rounding absorbs it.
     if !is_deficient || ridge > 0.0 {
         match normal.solve(ridge) {
@@ -140,7 +159,6 @@ impl JsonSchema for Ridge {
 /// Fails if there are fewer than two windows, all remaining windows share tokens with held-out ones, or the activations
 /// are not finite.
 pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSquaresSolution> {
-    let channels = boundary.channels();
     let windows = boundary.fitted;
     if windows < 2 {
         return Err(Error::job("selecting a ridge requires a held-out window")
@@ -148,7 +166,8 @@ pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSqua
             .found(windows)
             .hint("raise `operator_sequences`, or set `ridge` to a number"));
     }
-    let Split { mut training, held_out, overlapping, squares, counts } = Split::read(boundary)?;
+    let Split { mut training, held_out, overlapping, squares, held_out_windows, overlapping_windows } =
+        Split::read(boundary)?;
     let Some(choice) = select_ridge(&training, &held_out) else {
         return Err(Error::job("the normal equations are singular for every ridge")
             .found(format!("{} rows", training.rows()))
@@ -156,8 +175,8 @@ pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSqua
     };
     training.merge(&held_out);
     training.merge(&overlapping);
-    let mut solved = solve(&training, channels, compute_ridge(choice.fraction, &training))?;
-    let excluded = match counts.overlapping {
+    let mut solved = solve(&training, compute_ridge(choice.fraction, &training))?;
+    let excluded = match overlapping_windows {
         0 => String::new(),
         some => format!(" ({some} that share tokens with these are left out of the choice)"),
     };
@@ -165,7 +184,7 @@ pub(super) fn solve_cross_validated(boundary: &Boundary<'_>) -> Result<LeastSqua
         choice.fraction.map_or(format!("{RIDGE:e}"), |fraction| format!("{fraction:e} of the mean eigenvalue"));
     solved.notes.push(format!(
         "ridge {chosen}, chosen on {} held-out windows of {windows}{excluded}: there it leaves {:.2} % of Δ², {RIDGE:e} {:.2} %",
-        counts.held_out,
+        held_out_windows,
         100.0 * (squares + choice.excess) / squares,
         100.0 * (squares + choice.default_excess) / squares
     ));
@@ -180,41 +199,35 @@ struct Split {
     overlapping: NormalEquations,
     /// `‖Δ_h‖²` on the held-out windows.
     squares: f64,
-    counts: SplitCounts,
-}
-
-#[derive(Default)]
-struct SplitCounts {
-    held_out: usize,
-    overlapping: usize,
+    held_out_windows: usize,
+    overlapping_windows: usize,
 }
 
 impl Split {
     fn read(boundary: &Boundary<'_>) -> Result<Self> {
         let windows = boundary.fitted;
-        let held_out_windows: Vec<usize> = (0..windows).filter(|&window| is_held_out(window, windows)).collect();
+        let held_out_list: Vec<usize> = (0..windows).filter(|&window| is_held_out(window, windows)).collect();
         let mut training = boundary.new_sums();
         let mut held_out = boundary.new_sums();
         let mut overlapping = boundary.new_sums();
         let mut squares = 0.0;
-        let mut counts = SplitCounts::default();
+        let mut overlapping_windows = 0;
         for window in 0..windows {
             let rows = boundary.sequence(window);
             let pre = boundary.pre(rows.clone())?;
             let post = boundary.post(rows)?;
-            if held_out_windows.contains(&window) {
-                counts.held_out += 1;
+            if held_out_list.contains(&window) {
                 held_out.add_difference(pre, post)?;
                 squares +=
                     pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
-            } else if held_out_windows.iter().any(|&other| boundary.sequences_overlap(window, other)) {
-                counts.overlapping += 1;
+            } else if held_out_list.iter().any(|&other| boundary.sequences_overlap(window, other)) {
+                overlapping_windows += 1;
                 overlapping.add_difference(pre, post)?;
             } else {
                 training.add_difference(pre, post)?;
             }
         }
-        if counts.held_out + counts.overlapping == windows {
+        if held_out_list.len() + overlapping_windows == windows {
             return Err(Error::job("cannot select a ridge: every window shares tokens with a held-out window")
                 .expected("some windows without shared tokens")
                 .found(format!("{windows} windows of {} tokens", boundary.length()))
@@ -225,7 +238,8 @@ impl Split {
             held_out: held_out.finish()?,
             overlapping: overlapping.finish()?,
             squares,
-            counts,
+            held_out_windows: held_out_list.len(),
+            overlapping_windows,
         })
     }
 }

@@ -12,10 +12,10 @@ use super::method::{ELEMENT_COST, FitSequences, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::{Config, Operator, StepForm};
 
-const NAME: &str = "mean";
-const SOURCE: &str = "https://arxiv.org/abs/2407.16286";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Mean>(NAME, SOURCE, build::<Mean>).label("Mean change").not_in_paper();
+    RecoveryEntry::new::<Mean>("mean", "https://arxiv.org/abs/2407.16286", build::<Mean>)
+        .label("Mean change")
+        .not_in_paper();
 
 /// `x ← x + b`, where `b` is the mean update by the removed layers over the operator sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

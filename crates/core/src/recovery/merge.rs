@@ -14,9 +14,11 @@ use crate::model::{Config, LayerMerge, MergeForm, MergedLayer};
 use crate::options::Variant;
 
 const NAME: &str = "merge";
-const SOURCE: &str = "https://github.com/yangyifei729/LaCo";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Merge>(NAME, SOURCE, build::<Merge>).label("LaCo merge").not_in_paper().variants(VARIANTS);
+    RecoveryEntry::new::<Merge>(NAME, "https://github.com/yangyifei729/LaCo", build::<Merge>)
+        .label("LaCo merge")
+        .not_in_paper()
+        .variants(VARIANTS);
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "released", word: "released", label: "LaCo merge, as released" },
@@ -51,7 +53,7 @@ impl Recovery for Merge {
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
         // Computing the errors of the repair requires the stream that enters the merged layer.
-        span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain([span.input(), span.output()]).collect()
+        span.ends_and(HookPoint::Stream)
     }
 
     fn estimated_operations(&self, _: usize, _: usize) -> f64 {

@@ -39,7 +39,7 @@ use crate::model::Cut;
 use crate::options::{self, Appearance, MethodDescription, Options};
 use crate::quantity::MAX_TOKENS;
 
-pub use boundary::{Boundary, RemainingLayer, Repair, Solution, Span, System, degenerate};
+pub use boundary::{Boundary, RemainingLayer, Repair, Solution, Span, degenerate};
 use method::RecoveryEntry;
 pub use method::{F64_COST, FitSequences, Recovery, RepairTarget};
 pub use none::NAME as NONE;
@@ -148,7 +148,7 @@ pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
 
 /// Returns the version of a recovery's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
-    ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
+    options::find(name, ENTRIES).map_or(1, |entry| entry.version)
 }
 
 /// Returns the deviations of the official code from the published formulas that apply to `case`.
@@ -208,10 +208,7 @@ pub fn paper_appearance() -> Option<Appearance> {
 
 /// Returns the suffix that an option value adds to names in tables: the word for the variant, or the value itself.
 pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
-    let entry = ENTRIES.iter().find(|entry| entry.appearance.name == name);
-    let variants = entry.map_or(&[][..], |entry| entry.variants);
-    let variant = variants.iter().find(|variant| variant.option == option && variant.value == value);
-    variant.map_or(value, |variant| variant.word)
+    options::find(name, ENTRIES).and_then(|entry| entry.variant(option, value)).map_or(value, |variant| variant.word)
 }
 
 #[cfg(test)]

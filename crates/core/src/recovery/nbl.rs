@@ -14,13 +14,14 @@ use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
 use crate::map_input::MapInput;
-use crate::model::{Config, Operator, StepForm};
+use crate::model::{Config, StepForm};
 use crate::options::Variant;
 
-const NAME: &str = "nbl";
-const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL").variants(VARIANTS).not_in_paper();
+    RecoveryEntry::new::<Nbl>("nbl", "https://github.com/LIONS-EPFL/NBL", build::<Nbl>)
+        .label("NBL")
+        .variants(VARIANTS)
+        .not_in_paper();
 
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL, normed input" }];
@@ -50,7 +51,6 @@ impl Recovery for Nbl {
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let channels = boundary.channels();
         let Span { start: layer, sublayer, .. } = boundary.span;
         let norm = match (self.input, sublayer) {
             // A sublayer without a preceding norm reads the stream itself.
@@ -59,15 +59,7 @@ impl Recovery for Nbl {
             }
             _ => None,
         };
-        let map_input = |pre: &[f32], stream: Vec<f64>| norm.as_ref().map_or(stream, |norm| norm.apply(pre, channels));
-        let (solved, bias) = stream_fit::fit_with_bias(boundary, &map_input, 0.0)?;
-        let operator = match norm {
-            None => Operator::affine(channels, solved.with_identity(channels), bias)?,
-            Some(norm) => {
-                Operator::normed(norm, channels, solved.matrix.iter().map(|&v| v as f32).collect(), Some(bias))?
-            }
-        };
-        Ok(solved.on_stream(operator))
+        stream_fit::solve(boundary, norm, true, 0.0)
     }
 }
 

@@ -10,8 +10,7 @@ use crate::style::{Dash, Hue, Marker, Style};
 
 /// Name of the baseline without repair.
 pub const NAME: &str = "none";
-const SOURCE: &str = "";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, "", build::<None>)
     .label("Pruned")
     .style(Style::new(Hue::Gray, Marker::Cross, Dash::Dashed));
 

@@ -13,11 +13,11 @@ use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 const NAME: &str = "prune-and-comp";
-const SOURCE: &str = "no public code: from the paper";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions>(NAME, SOURCE, build)
-    .resolving(resolve)
-    .label("Prune and Comp")
-    .style(Style::new(Hue::Purple, Marker::TriangleDown, Dash::DashDotDot));
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<PruneAndCompOptions>(NAME, "no public code: from the paper", build)
+        .resolving(resolve)
+        .label("Prune and Comp")
+        .style(Style::new(Hue::Purple, Marker::TriangleDown, Dash::DashDotDot));
 
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
@@ -110,13 +110,10 @@ impl Recovery for PruneAndComp {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
-            Granularity::Scalar => around.to_vec(),
+            Granularity::Scalar => vec![span.input(), span.output()],
             // Recomputing the output of the layer whose weights change requires its input.
-            Granularity::Channel => {
-                span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
-            }
+            Granularity::Channel => span.ends_and(HookPoint::Stream),
         }
     }
 

@@ -41,9 +41,7 @@ impl Default for Rank {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Rank = options::read(name, options)?;
     if settings.rank == 0 {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`rank` of 1 or more")
-            .found("0"));
+        return Err(options::invalid_options(name, "`rank` of 1 or more", 0));
     }
     Ok(Box::new(settings))
 }
@@ -70,7 +68,7 @@ impl Recovery for Rank {
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let normal = boundary.normal_equations()?;
-        let solved = least_squares::solve(&normal, channels, RIDGE)?;
+        let solved = least_squares::solve(&normal, RIDGE)?;
         let factors = normal.low_rank_approximation(&solved.matrix, self.rank)?;
         let down = factors.down.into_iter().map(|v| v as f32).collect();
         let up = factors.up.into_iter().map(|v| v as f32).collect();

@@ -7,20 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
 use super::method::{ELEMENT_COST, Recovery, RecoveryEntry, RepairTarget};
-use super::replaceme_ls::{on_branch, replaceme_sites};
+use super::replaceme_ls::on_branch;
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::linalg::adam::Adam;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
-const NAME: &str = "replaceme-cos";
-const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURCE, build)
-    .label("ReplaceMe (Cos)")
-    .style(Style::new(Hue::Sky, Marker::Diamond, Dash::DashDot));
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Cosine>("replaceme-cos", "https://github.com/mts-ai/ReplaceMe", build)
+        .label("ReplaceMe (Cos)")
+        .style(Style::new(Hue::Sky, Marker::Diamond, Dash::DashDot));
 
 const MAX_EPOCHS: usize = 100_000;
 const MAX_BATCH: usize = 1 << 20;
@@ -74,19 +73,16 @@ impl Default for Cosine {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Cosine = options::read(name, options)?;
     if settings.batch == 0 || settings.batch > MAX_BATCH {
-        return Err(option_error(name, &format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string()));
+        let expected = format!("a `batch` of 1 to {MAX_BATCH} tokens");
+        return Err(options::invalid_options(name, expected, settings.batch));
     }
     if settings.epochs > MAX_EPOCHS {
-        return Err(option_error(name, &format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string()));
+        return Err(options::invalid_options(name, format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs));
     }
     if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
-        return Err(option_error(name, "a `learning_rate` above 0", settings.learning_rate.to_string()));
+        return Err(options::invalid_options(name, "a `learning_rate` above 0", settings.learning_rate));
     }
     Ok(Box::new(settings))
-}
-
-fn option_error(name: &str, expected: &str, found: String) -> Error {
-    Error::bad_input(format!("invalid options for `{name}`")).expected(expected).found(found)
 }
 
 impl Recovery for Cosine {
@@ -99,7 +95,7 @@ impl Recovery for Cosine {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        replaceme_sites(span)
+        span.ends_and(HookPoint::Middle)
     }
 
     fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {

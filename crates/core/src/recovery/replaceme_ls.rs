@@ -8,16 +8,15 @@ use super::boundary::{Boundary, Placement, Repair, Solution, Span, branch_and_ta
 use super::least_squares::{self, LeastSquaresSolution};
 use super::method::{Recovery, RecoveryEntry, RepairTarget};
 use crate::calibrate::HookPoint;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::{Config, Operator, Sublayer};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
-const NAME: &str = "replaceme-ls";
-const SOURCE: &str = "https://github.com/mts-ai/ReplaceMe";
-pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME, SOURCE, build)
-    .label("ReplaceMe (LS)")
-    .style(Style::new(Hue::Green, Marker::Square, Dash::Long));
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<LeastSquares>("replaceme-ls", "https://github.com/mts-ai/ReplaceMe", build)
+        .label("ReplaceMe (LS)")
+        .style(Style::new(Hue::Green, Marker::Square, Dash::Long));
 
 /// Map `T = (AᵀA + αI)⁻¹AᵀY`, where `A` is the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all
 /// sequences.
@@ -33,18 +32,9 @@ struct LeastSquares {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: LeastSquares = options::read(name, options)?;
     if !settings.alpha.is_finite() || settings.alpha < 0.0 {
-        return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`alpha` of 0 or more")
-            .found(settings.alpha));
+        return Err(options::invalid_options(name, "`alpha` of 0 or more", settings.alpha));
     }
     Ok(Box::new(settings))
-}
-
-/// Returns the hook points of the streams that ReplaceMe needs: the streams on both sides of the span, and the stream
-/// before the MLP in the preceding layer.
-pub(super) fn replaceme_sites(span: Span) -> Vec<HookPoint> {
-    let middle = span.start.checked_sub(1).map(HookPoint::Middle);
-    [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
 /// Creates a solution that maps the MLP output. Adds a note if the map cannot be folded into `down_proj`.
@@ -76,11 +66,11 @@ impl Recovery for LeastSquares {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        replaceme_sites(span)
+        // The MLP output before the span is the difference of two streams.
+        span.ends_and(HookPoint::Middle)
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let channels = boundary.channels();
         let mut sums = boundary.new_sums();
         let mut squares = 0.0;
         for rows in boundary.blocks(boundary.fitted) {
@@ -94,7 +84,7 @@ impl Recovery for LeastSquares {
         let mut normal = sums.finish()?;
         // The branch is a difference of two streams, so its rounding error scales with their magnitude.
         normal.set_source_squared_norm(squares);
-        let LeastSquaresSolution { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
+        let LeastSquaresSolution { matrix, system, notes } = least_squares::solve(&normal, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
         solution.system = Some(system);
         solution.notes.extend(notes);

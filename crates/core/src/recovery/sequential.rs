@@ -14,11 +14,10 @@ use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
 use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use crate::error::Result;
-use crate::model::Operator;
 
-const NAME: &str = "sequential";
-pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Sequential>(NAME, "", build::<Sequential>).label("Ghost Layer, sequential").not_in_paper();
+pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Sequential>("sequential", "", build::<Sequential>)
+    .label("Ghost Layer, sequential")
+    .not_in_paper();
 
 /// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖` on the stream `X̂` of the partly repaired model.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -38,7 +37,6 @@ impl Recovery for Sequential {
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
-        let channels = boundary.channels();
         let normal = if boundary.earlier.is_empty() {
             boundary.normal_equations()?
         } else {
@@ -50,9 +48,7 @@ impl Recovery for Sequential {
             }
             sums.finish()?
         };
-        let solved = least_squares::solve(&normal, channels, RIDGE)?;
-        let operator = Operator::dense(channels, solved.with_identity(channels))?;
-        Ok(solved.on_stream(operator))
+        least_squares::solve(&normal, RIDGE)?.into_repair(boundary.channels(), None, None)
     }
 }
 

@@ -1,21 +1,36 @@
 //! Least-squares maps of the residual stream, or of a function of its rows.
 
-use super::boundary::{Boundary, pre_and_delta};
-use super::least_squares::{self, LeastSquaresSolution, RIDGE};
+use super::boundary::{Boundary, Solution, pre_and_delta};
+use super::least_squares::{self, LeastSquaresSolution};
 use crate::error::Result;
+use crate::model::RmsNorm;
+
+/// Fits a map of the stream, or of the normalized stream if a norm is given, and returns the repair `x + z·M (+ b)`.
+pub(super) fn solve(boundary: &Boundary<'_>, norm: Option<RmsNorm>, has_bias: bool, ridge: f64) -> Result<Solution> {
+    let channels = boundary.channels();
+    let map_input = |pre: &[f32], stream: Vec<f64>| norm.as_ref().map_or(stream, |norm| norm.apply(pre, channels));
+    let (solved, bias) = if has_bias {
+        let (solved, bias) = fit_with_bias(boundary, &map_input, ridge)?;
+        (solved, Some(bias))
+    } else {
+        (fit_without_bias(boundary, &map_input, ridge)?, None)
+    };
+    solved.into_repair(channels, norm, bias)
+}
 
 /// Function that computes the input `Z [rows, C]` of a map. Its arguments are the same rows of `X_pre` in f32 and in
 /// f64.
-pub(super) type ComputeInput<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
+type ComputeInput<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
-/// Solves `min ‖Z·M − Δ‖²` over the first [`Boundary::fitted`] sequences.
-pub(super) fn fit_without_bias(
+/// Solves `min ‖Z·M − Δ‖² + ridge·‖M‖²` over the first [`Boundary::fitted`] sequences.
+fn fit_without_bias(
     boundary: &Boundary<'_>,
     compute_input: ComputeInput<'_>,
+    ridge: f64,
 ) -> Result<LeastSquaresSolution> {
     let mut sums = boundary.new_sums();
     visit_blocks(boundary, compute_input, |[z, delta]| sums.add(z, delta))?;
-    least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
+    least_squares::solve(&sums.finish()?, ridge)
 }
 
 /// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the first [`Boundary::fitted`] sequences. Returns the map and the
@@ -24,7 +39,7 @@ pub(super) fn fit_without_bias(
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M`, where `z̄` and `δ̄`
 /// are the means over tokens. Substituting `b` leaves the centered least-squares problem
 /// `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
-pub(super) fn fit_with_bias(
+fn fit_with_bias(
     boundary: &Boundary<'_>,
     compute_input: ComputeInput<'_>,
     ridge: f64,
@@ -51,7 +66,7 @@ pub(super) fn fit_with_bias(
     })?;
     let mut normal = sums.finish()?;
     normal.set_source_squared_norm(squares);
-    let solved = least_squares::solve(&normal, channels, ridge)?;
+    let solved = least_squares::solve(&normal, ridge)?;
     let [input_mean, delta_mean] = means;
     let bias = (0..channels).map(|j| {
         let mapped_mean: f64 = (0..channels).map(|i| input_mean[i] * solved.matrix[i * channels + j]).sum();

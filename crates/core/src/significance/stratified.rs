@@ -175,11 +175,7 @@ fn ln_gamma(x: f64) -> f64 {
         product *= x;
         x += 1.0;
     }
-    let square = x * x;
-    let series = (1.0 / 12.0
-        - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
-        / x;
-    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - f64::ln(product)
+    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + super::stirling_series(x) - f64::ln(product)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::non_finite_score::NonFiniteScore;
 use super::split::Split;
@@ -42,8 +42,6 @@ pub struct Task {
     pub metrics: &'static [AccuracyKind],
     /// Metric shown in the paper.
     pub paper_metric: AccuracyKind,
-    /// Rule for documents without a finite score.
-    pub non_finite: NonFiniteScore,
 }
 
 /// Default values for tasks with four choices that are scored by likelihood per character.
@@ -58,7 +56,6 @@ const LENGTH_NORMALIZED_TASK: Task = Task {
     chance: &[25.0],
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
     paper_metric: AccuracyKind::AccNorm,
-    non_finite: NonFiniteScore::CountedWrong,
 };
 /// Default values for tasks that are scored by plain likelihood.
 const PLAIN_TASK: Task = Task {
@@ -163,6 +160,9 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
+    /// Rule of all built-in tasks for documents without a finite score.
+    pub const NON_FINITE: NonFiniteScore = NonFiniteScore::CountedWrong;
+
     /// Returns the files that contain the task's split at `path`, which is a file or a folder.
     ///
     /// # Errors
@@ -197,6 +197,12 @@ impl PartialEq for Task {
 impl Serialize for Task {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for &'static Task {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Task::find(&String::deserialize(deserializer)?).map_err(|error| de::Error::custom(error.one_line()))
     }
 }
 

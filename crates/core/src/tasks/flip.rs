@@ -33,7 +33,7 @@ impl Flip {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AccuracyKind, ChoiceResult, DocumentResult, NonFiniteScore};
+    use super::super::{AccuracyKind, ChoiceResult, DocumentResult};
     use super::*;
 
     /// Returns a document in which choice 0 is correct.
@@ -46,7 +46,7 @@ mod tests {
             truncated_left: 0,
             greedy: false,
         });
-        DocumentResult::new(0, 0, choices.into(), NonFiniteScore::CountedWrong)
+        DocumentResult { id: 0, gold: 0, choices: choices.into() }
     }
 
     /// The standard error of 1, 0, 0, 0 is sqrt((0.75² + 3 · 0.25²) / 3) / 2 = 0.25.
@@ -73,7 +73,7 @@ mod tests {
                 .map(|document| (document.prediction(AccuracyKind::Acc), document.is_correct(AccuracyKind::Acc)));
             let found =
                 [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.matches_answers(&one, &other));
-            assert_eq!(found, expected, "{:?} to {:?}", dense.pred, variant.pred);
+            assert_eq!(found, expected, "{:?} to {:?}", one.0, other.0);
         }
     }
 }

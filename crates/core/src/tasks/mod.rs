@@ -3,26 +3,21 @@
 //!
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that accuracies are comparable. Documents and
 //! their texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`]
-//! convert texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`Solutions`] and
-//! [`TaskResult::from_documents`] convert scores to accuracies.
+//! convert texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`ScoredTask`] combines
+//! them with the answer key ([`Solutions`]) and computes accuracies.
 //!
 //! ```
-//! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
+//! use std::sync::Arc;
+//!
+//! use ghostlab_core::tasks::{Questions, Score, ScoredTask, Solutions, Task};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! // The second of two choices is more likely, and it is correct.
-//! let choice = |log_likelihood: f64| ChoiceResult {
-//!     log_likelihood,
-//!     characters: 4,
-//!     bytes: 4,
-//!     tokens: 1,
-//!     truncated_left: 0,
-//!     greedy: false,
-//! };
-//! let task = Task::find("copa")?;
-//! let document = DocumentResult::new(0, 1, vec![choice(-2.0), choice(-1.0)], task.non_finite);
-//! let result = TaskResult::from_documents(task, 1, &[document])?;
-//! assert_eq!(result.acc.value, 1.0);
+//! // The second of two choices is more likely, and it is correct. Each choice has 4 characters, 4 bytes and 1 token.
+//! let document = Questions { id: 0, gold: 1, choices: vec![[4, 4, 1, 0]; 2] };
+//! let key = Solutions::new(Task::find("copa")?, 1, vec![document]);
+//! let scores = [-2.0, -1.0].map(|log_likelihood| Score { log_likelihood, greedy: false });
+//! let answered = ScoredTask::new(&Arc::new(key), scores.into())?;
+//! assert_eq!(answered.acc.value, 1.0);
 //! # Ok(())
 //! # }
 //! ```
@@ -34,6 +29,7 @@ mod length;
 mod non_finite_score;
 pub mod python;
 mod request;
+mod scored_task;
 mod solutions;
 mod split;
 mod task_result;
@@ -44,6 +40,7 @@ pub use flip::Flip;
 pub use length::max_length;
 pub use non_finite_score::NonFiniteScore;
 pub use request::{Bos, Encoder, Prefix, TokenizedRequest, continuation, prompt, rolling};
-pub use solutions::{Questions, ScoredTask, Solutions};
+pub use scored_task::ScoredTask;
+pub use solutions::{Questions, Solutions};
 pub use split::{Split, split_files};
-pub use task_result::{ChoiceResult, DocumentResult, Measure, Score, TaskResult, average};
+pub use task_result::{ChoiceResult, DocumentResult, Measure, Score, average};

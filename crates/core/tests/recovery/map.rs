@@ -96,7 +96,7 @@ fn scalar_prune_and_comp_scales_only_earlier_layers() {
     let mut plain = world.decoder.begin(&batch).unwrap();
     let mut scaled = world.decoder.begin(&batch).unwrap();
     scaled = (scaled * f64::from(factor)).unwrap();
-    for step in [Step::Attention(0), Step::Mlp(0), Step::Attention(1), Step::Mlp(1)] {
+    for step in (0..2).flat_map(|layer| Sublayer::ALL.map(|sublayer| Step::Sublayer(sublayer, layer))) {
         plain = world.decoder.advance(&batch, &step, &plain).unwrap();
         scaled = folded.advance(&batch, &step, &scaled).unwrap();
         let expected: Vec<f64> = flat(&plain).into_iter().map(|v| v * f64::from(factor)).collect();
@@ -105,8 +105,8 @@ fn scalar_prune_and_comp_scales_only_earlier_layers() {
     }
     // Applying the factor at the boundary must give the same result.
     let applied = run(&world.decoder, &program(4, &[2], &[(2, solution)]), &batch);
-    let rest = folded.advance(&batch, &Step::Attention(3), &scaled).unwrap();
-    let rest = folded.advance(&batch, &Step::Mlp(3), &rest).unwrap();
+    let rest = folded.advance(&batch, &Step::Sublayer(Sublayer::Attention, 3), &scaled).unwrap();
+    let rest = folded.advance(&batch, &Step::Sublayer(Sublayer::Mlp, 3), &rest).unwrap();
     assert!(relative_error(&applied, &flat(&rest)) <= 1e-5);
 }
 

@@ -164,7 +164,7 @@ impl KeyReader<'_> {
         if output == Output::MultipleChoice && choices.is_none() {
             return Err(self.missing_key_error("doc_to_choice"));
         }
-        let EvaluatedSplits { test, validation } = self.read_evaluated_splits()?;
+        let [test, validation] = self.read_evaluated_splits()?;
         let fewshot_delimiter = self.text_or("fewshot_delimiter", "\n\n")?;
         let target_delimiter = self.text_or("target_delimiter", " ")?;
         let prefix = self.field("gen_prefix")?;
@@ -247,15 +247,14 @@ impl KeyReader<'_> {
     }
 
     /// Reads `test_split` and `validation_split`. At least one of them is required.
-    fn read_evaluated_splits(&self) -> Result<EvaluatedSplits> {
-        let test = self.text("test_split")?;
-        let validation = self.text("validation_split")?;
-        if test.is_none() && validation.is_none() {
+    fn read_evaluated_splits(&self) -> Result<[Option<String>; 2]> {
+        let splits = [self.text("test_split")?, self.text("validation_split")?];
+        if splits == [None, None] {
             return Err(Error::bad_input("the task has no split to evaluate")
                 .at(&self.node.location)
                 .hint("add `test_split` or `validation_split` to the definition"));
         }
-        Ok(EvaluatedSplits { test, validation })
+        Ok(splits)
     }
 
     /// Reads the number of few-shot examples.
@@ -376,11 +375,6 @@ impl KeyReader<'_> {
         }
         Ok(metrics)
     }
-}
-
-struct EvaluatedSplits {
-    test: Option<String>,
-    validation: Option<String>,
 }
 
 fn is_empty_text(field: &Field) -> bool {

@@ -7,6 +7,7 @@ use ghostlab_core::tasks::python::titlecase;
 use minijinja::Error;
 
 use crate::exchange::unsupported_error;
+use crate::value;
 
 /// Returns whether a character matches a regular expression for a Unicode class.
 fn matches_class(class: &LazyLock<Option<Regex>>, character: char) -> bool {
@@ -20,7 +21,6 @@ static DECIMAL: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Nd}$
 static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{N}$").ok());
 static TITLECASE_LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$").ok());
 static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
-static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
 
 /// Returns the ASCII digit that corresponds to a decimal digit of any script. In every script, the ten digits have
 /// contiguous code points.
@@ -93,7 +93,7 @@ pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
 
 /// Implements Python's `str.isprintable`.
 pub(super) fn is_printable(text: &str) -> bool {
-    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !matches_class(&NONPRINTABLE, c)))
+    text.chars().all(value::is_printable)
 }
 
 fn is_titled(c: char) -> bool {

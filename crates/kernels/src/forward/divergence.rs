@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, normalize_selected_rows, tile_rows};
+use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, tile_rows};
+use super::linear::normalize_selected_rows;
 use super::scratch::take_scratch;
 use super::{PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
@@ -36,7 +37,7 @@ pub fn divergences(
     [reference, variant]: [&[f32]; 2],
     channels: usize,
     head_params: HeadParams<'_>,
-    weight: PackedWeights<'_>,
+    weight: &PackedWeights,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
     with_panels!(weight, |weight| compute_divergences([reference, variant], channels, head_params, weight, targets))
@@ -182,30 +183,28 @@ impl<'a> SoftmaxPair<'a> {
 
 impl Sums {
     #[inline(always)]
-    fn add(&mut self, z: &[f32], w: &[f32], [max_z, max_w]: [f32; 2]) {
+    fn add(&mut self, z: &[f32], w: &[f32], max: [f32; 2]) {
         const LANES: usize = 8;
         let mut lanes = [[0.0f64; LANES]; 4];
         let (z_chunks, z_rest) = z.as_chunks::<LANES>();
         let (w_chunks, w_rest) = w.as_chunks::<LANES>();
-        for (z, w) in z_chunks.iter().zip(w_chunks) {
-            for lane in 0..LANES {
-                let p = f64::from(simd::exp(z[lane] - max_z));
-                let q = f64::from(simd::exp(w[lane] - max_w));
-                let difference = f64::from(z[lane]) - f64::from(w[lane]);
-                lanes[0][lane] += p;
-                lanes[1][lane] += q;
-                lanes[2][lane] += p * difference;
-                lanes[3][lane] -= q * difference;
-            }
-        }
-        for (lane, (z, w)) in z_rest.iter().zip(w_rest).enumerate() {
+        #[inline(always)]
+        fn add_terms(lanes: &mut [[f64; LANES]; 4], lane: usize, [z, w]: [f32; 2], [max_z, max_w]: [f32; 2]) {
             let p = f64::from(simd::exp(z - max_z));
             let q = f64::from(simd::exp(w - max_w));
-            let difference = f64::from(*z) - f64::from(*w);
+            let difference = f64::from(z) - f64::from(w);
             lanes[0][lane] += p;
             lanes[1][lane] += q;
             lanes[2][lane] += p * difference;
             lanes[3][lane] -= q * difference;
+        }
+        for (z, w) in z_chunks.iter().zip(w_chunks) {
+            for lane in 0..LANES {
+                add_terms(&mut lanes, lane, [z[lane], w[lane]], max);
+            }
+        }
+        for (lane, (&z, &w)) in z_rest.iter().zip(w_rest).enumerate() {
+            add_terms(&mut lanes, lane, [z, w], max);
         }
         let [p, q, pq, qp] = lanes.map(|lane| lane.iter().sum::<f64>());
         self.p += p;
@@ -217,10 +216,10 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::forward::{Norm, logits, predictions};
-    use crate::linalg::bf16::Bf16;
-    use crate::linalg::float32::F32;
 
     const CHANNELS: usize = 8;
     /// Vocabulary size of two and a half tiles.
@@ -258,9 +257,9 @@ mod tests {
     #[test]
     fn divergences_match_an_f64_reference() {
         let [x, y] = sample_streams();
-        let single = Panels::<F32>::from_rows(&sample_weight(), CHANNELS, VOCAB);
-        let half = Panels::<Bf16>::from_rows(&sample_weight(), CHANNELS, VOCAB);
-        for weight in [PackedWeights::F32(&single), PackedWeights::Bf16(&half)] {
+        let single = Arc::new(Panels::from_rows(&sample_weight(), CHANNELS, VOCAB));
+        let half = Arc::new(Panels::from_rows(&sample_weight(), CHANNELS, VOCAB));
+        for weight in &[PackedWeights::F32(single), PackedWeights::Bf16(half)] {
             let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, HEAD_PARAMS, weight, &[0, 1, 2]));
             let tiled = divergences([&x, &y], CHANNELS, HEAD_PARAMS, weight, &sample_targets());
             let untiled = divergences_of_logits([&all_x, &all_y], VOCAB, &sample_targets());
@@ -289,8 +288,8 @@ mod tests {
     #[test]
     fn divergence_of_a_model_from_itself_is_zero() {
         let [x, _] = sample_streams();
-        let panels = Panels::<F32>::from_rows(&sample_weight(), CHANNELS, VOCAB);
-        for ours in divergences([&x, &x], CHANNELS, HEAD_PARAMS, PackedWeights::F32(&panels), &sample_targets()) {
+        let weight = PackedWeights::F32(Arc::new(Panels::from_rows(&sample_weight(), CHANNELS, VOCAB)));
+        for ours in divergences([&x, &x], CHANNELS, HEAD_PARAMS, &weight, &sample_targets()) {
             assert_eq!((ours.kl_pq, ours.kl_qp, ours.same_top), (0.0, 0.0, true));
             assert_eq!(ours.ln_p.to_bits(), ours.ln_q.to_bits());
         }

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::linear::normalize_selected_rows;
 use super::scratch::take_scratch;
 use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes, profile};
@@ -74,7 +75,7 @@ pub fn predictions(
     x: &[f32],
     channels: usize,
     head_params: HeadParams<'_>,
-    weight: PackedWeights<'_>,
+    weight: &PackedWeights,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
     with_panels!(weight, |weight| predict_with_panels(x, channels, head_params, weight, targets))
@@ -150,7 +151,7 @@ pub fn logits(
     x: &[f32],
     channels: usize,
     head_params: HeadParams<'_>,
-    weight: PackedWeights<'_>,
+    weight: &PackedWeights,
     rows: &[usize],
 ) -> Vec<f32> {
     let vocab = weight.outer();
@@ -167,25 +168,13 @@ pub(super) fn apply_soft_cap(logits: &mut [f32], cap: Option<f32>) {
     simd::in_widest!(simd::soft_cap(logits, cap));
 }
 
-pub(super) fn normalize_selected_rows(
-    x: &[f32],
-    channels: usize,
-    norm: Norm<'_>,
-    rows: impl Iterator<Item = usize>,
-    out: &mut [f32],
-) {
-    simd::in_widest!({
-        for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
-            simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::linalg::bf16::Bf16;
-    use crate::linalg::bf16_amx::Bf16Amx;
+    use crate::linalg::bf16_split::Bf16Split;
     use crate::linalg::float32::F32;
 
     #[test]
@@ -195,11 +184,11 @@ mod tests {
         for token in [7, 9, TILE_VOCAB + 3] {
             weight[token] = 1.0;
         }
-        let panels = Panels::<F32>::from_rows(&weight, 1, vocab);
+        let panels = PackedWeights::F32(Arc::new(Panels::from_rows(&weight, 1, vocab)));
         let norm = HeadParams { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let greedy_flags: Vec<bool> =
-            predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.is_greedy).collect();
+            predictions(&[2.0], 1, norm, &panels, &targets).iter().map(|p| p.is_greedy).collect();
         assert_eq!(greedy_flags, [true, false, false, false]);
     }
 
@@ -213,12 +202,12 @@ mod tests {
         let ones = vec![1.0; channels];
         let norm = HeadParams { norm: Norm { weight: &ones, eps: 1e-5 }, cap: None };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
-        let single = Panels::<F32>::from_rows(&weight, channels, vocab);
-        let half = Panels::<Bf16>::from_rows(&weight, channels, vocab);
-        let tiled = Panels::<Bf16Amx>::from_rows(&weight, channels, vocab);
-        for (ours, all) in [PackedWeights::F32(&single), PackedWeights::Bf16(&half), PackedWeights::Bf16Amx(&tiled)]
-            .map(|weight| {
-                (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
+        let single = Arc::new(Panels::<F32>::from_rows(&weight, channels, vocab));
+        let half = Arc::new(Panels::<Bf16>::from_rows(&weight, channels, vocab));
+        let tiled = Arc::new(Panels::<Bf16Split<1>>::from_rows(&weight, channels, vocab));
+        for (ours, all) in
+            [PackedWeights::F32(single), PackedWeights::Bf16(half), PackedWeights::Bf16Amx(tiled)].map(|weight| {
+                (predictions(&x, channels, norm, &weight, &targets), logits(&x, channels, norm, &weight, &[0, 1, 2]))
             })
         {
             for (target, ours) in targets.iter().zip(ours) {

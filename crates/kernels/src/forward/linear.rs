@@ -2,13 +2,14 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, take_scratch};
 use super::{Norm, PackedWeights, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use crate::linalg::panels::{matmul, matmul_few_rows};
+use crate::linalg::panels::{Panels, matmul, matmul_few_rows};
 use crate::linalg::simd;
 
 /// Maximum number of rows per task. It is small enough that the MLP intermediates stay in cache, and large enough that
@@ -21,20 +22,43 @@ pub enum Weight<'a> {
     /// Row-major weights and their number of columns. Used for operators that are applied to too few rows to justify
     /// prepacking.
     Plain(&'a [f32], usize),
-    PackedWeights(PackedWeights<'a>),
+    Packed(&'a PackedWeights),
 }
 
-impl PackedWeights<'_> {
-    pub(super) fn outer(self) -> usize {
+impl PackedWeights {
+    pub(super) fn outer(&self) -> usize {
         with_panels!(self, |panels| panels.outer())
     }
 
     /// Computes the same product as [`Weight::matmul`].
-    pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
+    pub(super) fn matmul(&self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
         with_panels!(self, |panels| match is_single_block {
             true => matmul_few_rows(out, into, x, panels),
             false => matmul(out, into, x, panels),
         });
+    }
+
+    /// Computes `Σ factor·matrix` over matrices of equal shape. Returns `None` if the types differ or there are no
+    /// matrices.
+    pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Option<Self> {
+        /// Computes the sum, or returns `None` if a matrix has another weight type.
+        macro_rules! sum {
+            ($variant:ident) => {{
+                let panels = matrices.iter().map(|&(factor, matrix)| match matrix {
+                    Self::$variant(panels) => Some((factor, &**panels)),
+                    _ => None,
+                });
+                let panels: Option<Vec<_>> = panels.collect();
+                panels.map(|panels| Self::$variant(Arc::new(Panels::weighted_sum(&panels))))
+            }};
+        }
+        match matrices.first()? {
+            (_, Self::F32(_)) => sum!(F32),
+            (_, Self::Bf16(_)) => sum!(Bf16),
+            (_, Self::Bf16Amx(_)) => sum!(Bf16Amx),
+            (_, Self::Bf16x3(_)) => sum!(Bf16x3),
+            (_, Self::Bf16x6(_)) => sum!(Bf16x6),
+        }
     }
 }
 
@@ -42,7 +66,7 @@ impl Weight<'_> {
     pub(super) fn outer(self) -> usize {
         match self {
             Self::Plain(_, outer) => outer,
-            Self::PackedWeights(packed) => packed.outer(),
+            Self::Packed(packed) => packed.outer(),
         }
     }
 
@@ -57,7 +81,7 @@ impl Weight<'_> {
                 let (rows, weight) = (x.row_count(), MatrixView::rows(weight, x.column_count(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::PackedWeights(packed) => packed.matmul(x, is_single_block, into, out),
+            Self::Packed(packed) => packed.matmul(x, is_single_block, into, out),
         }
     }
 }
@@ -230,12 +254,23 @@ fn for_each_block<T: Send>(
 pub(super) fn normalize(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = take_scratch(x.len());
     let width = norm.weight.len();
+    normalize_selected_rows(x, width, norm, 0..x.len() / width, &mut out);
+    out
+}
+
+/// Writes the norms of the given rows of `x [tokens, channels]` to `out`.
+pub(super) fn normalize_selected_rows(
+    x: &[f32],
+    channels: usize,
+    norm: Norm<'_>,
+    rows: impl Iterator<Item = usize>,
+    out: &mut [f32],
+) {
     simd::in_widest!({
-        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-            simd::rms_norm(x, norm.weight, norm.eps, out);
+        for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
+            simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);
         }
     });
-    out
 }
 
 /// Writes `x·W + b` to `out`, followed by the norm and the residual addition of [`linear`].
@@ -250,12 +285,8 @@ pub(super) fn linear_into(
     let into = if output_norm.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
     projection.matmul(x, is_single_block, into, out);
     let Some(norm) = output_norm else { return };
-    simd::in_widest!({
-        for row in out.chunks_exact_mut(norm.weight.len()) {
-            simd::rms_norm_in_place(row, norm.weight, norm.eps);
-        }
-        if let Some(residual) = residual {
-            simd::add(out, residual);
-        }
-    });
+    apply_norm(out, norm);
+    if let Some(residual) = residual {
+        add_assign(out, residual);
+    }
 }

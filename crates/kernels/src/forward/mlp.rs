@@ -80,7 +80,7 @@ impl Mlp<'_> {
     /// # Shapes
     /// `x [rows, C]`, result `[rows, F]`.
     fn compute_gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
-        let Weight::PackedWeights(weights) = self.gate_up.weight else { return None };
+        let Weight::Packed(weights) = self.gate_up.weight else { return None };
         if x.row_count() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
             return None;
         }
@@ -119,29 +119,27 @@ impl Mlp<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::forward::PackedWeights;
-    use crate::linalg::bf16::Bf16;
-    use crate::linalg::bf16_amx::Bf16Amx;
-    use crate::linalg::bf16_split::Bf16Split;
-    use crate::linalg::float32::F32;
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 1009) as f32 / 1009.0 - 0.5
     }
 
     /// Compares activations computed in several pieces with those computed in one piece.
-    fn assert_equal_in_pieces<'a, K: PackedFormat<Word: 'a> + 'a>(
-        panels: &'a Panels<K>,
-        packed: fn(&'a Panels<K>) -> PackedWeights<'a>,
-    ) {
+    fn assert_equal_in_pieces<K: PackedFormat>(pack: fn(Arc<Panels<K>>) -> PackedWeights) {
         let [height, channels, width] = [5, 70, 2 * PIECE_COLUMNS + LANES];
+        let weights: Vec<f32> = (0..channels * 2 * width).map(|i| noise(i + 3)).collect();
+        let panels = Arc::new(Panels::from_rows(&weights, channels, 2 * width));
+        let packed = pack(Arc::clone(&panels));
         let x: Vec<f32> = (0..height * channels).map(noise).collect();
         let bias: Vec<f32> = (0..2 * width).map(noise).collect();
-        let gate_up = Linear { weight: Weight::PackedWeights(packed(panels)), bias: Some(&bias) };
+        let gate_up = Linear { weight: Weight::Packed(&packed), bias: Some(&bias) };
         let mlp = Mlp { gate_up, down: gate_up, activation: Activation::Silu };
         let rows = MatrixView::rows(&x, height, channels);
-        let pieces = mlp.compute_gated(rows, width, panels);
+        let pieces = mlp.compute_gated(rows, width, &panels);
         let mut hidden = vec![0.0; height * 2 * width];
         gate_up.matmul(rows, false, Update::Replace, &mut hidden);
         for (hidden, piece) in hidden.chunks_exact_mut(2 * width).zip(pieces.chunks_exact(width)) {
@@ -153,12 +151,10 @@ mod tests {
 
     #[test]
     fn mlp_activations_are_independent_of_piece_boundaries() {
-        let [channels, outer] = [70, 2 * (2 * PIECE_COLUMNS + LANES)];
-        let weights: Vec<f32> = (0..channels * outer).map(|i| noise(i + 3)).collect();
-        assert_equal_in_pieces(&Panels::<F32>::from_rows(&weights, channels, outer), PackedWeights::F32);
-        assert_equal_in_pieces(&Panels::<Bf16>::from_rows(&weights, channels, outer), PackedWeights::Bf16);
-        assert_equal_in_pieces(&Panels::<Bf16Amx>::from_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
-        assert_equal_in_pieces(&Panels::<Bf16Split<2>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x3);
-        assert_equal_in_pieces(&Panels::<Bf16Split<3>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x6);
+        assert_equal_in_pieces(PackedWeights::F32);
+        assert_equal_in_pieces(PackedWeights::Bf16);
+        assert_equal_in_pieces(PackedWeights::Bf16Amx);
+        assert_equal_in_pieces(PackedWeights::Bf16x3);
+        assert_equal_in_pieces(PackedWeights::Bf16x6);
     }
 }

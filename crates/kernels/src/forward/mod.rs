@@ -15,6 +15,7 @@ mod rows;
 mod scratch;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use attention::{AttentionParams, prepare_queries_and_keys};
 pub use cached::{CachedRun, KeyValues, append_keys_values, attention_with_cache};
@@ -29,7 +30,6 @@ pub use rows::{add_rows, attention_weights, log_denominators, normalize_rows, ro
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;
-use crate::linalg::bf16_amx::Bf16Amx;
 use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
@@ -41,18 +41,18 @@ pub struct Norm<'a> {
     pub eps: f32,
 }
 
-/// Weights `[inner, outer]`, packed for one of the matrix multiplication kernels.
-#[derive(Clone, Copy)]
-pub enum PackedWeights<'a> {
-    F32(&'a Panels<F32>),
+/// Weights `[inner, outer]`, packed for one of the matrix multiplication kernels. Clones share the panels.
+#[derive(Clone)]
+pub enum PackedWeights {
+    F32(Arc<Panels<F32>>),
     /// Weights in bf16. Rows are rounded to bf16 before the product.
-    Bf16(&'a Panels<Bf16>),
+    Bf16(Arc<Panels<Bf16>>),
     /// Weights in bf16, multiplied with Intel AMX tiles.
-    Bf16Amx(&'a Panels<Bf16Amx>),
+    Bf16Amx(Arc<Panels<Bf16Split<1>>>),
     /// Weights as sums of two bf16 parts, multiplied with Intel AMX tiles. Rows are split in the same way.
-    Bf16x3(&'a Panels<Bf16Split<2>>),
+    Bf16x3(Arc<Panels<Bf16Split<2>>>),
     /// Weights as sums of three bf16 parts, like [`Self::Bf16x3`].
-    Bf16x6(&'a Panels<Bf16Split<3>>),
+    Bf16x6(Arc<Panels<Bf16Split<3>>>),
 }
 
 /// Evaluates an expression with the panels of [`PackedWeights`], regardless of their type.

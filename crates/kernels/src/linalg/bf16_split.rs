@@ -1,14 +1,13 @@
-//! f32 weights as sums of two or three bf16 parts, for products on AMX tile registers.
+//! f32 weights as sums of one to three bf16 parts, for products on AMX tile registers.
 //!
-//! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. Two parts keep 16 bits of the
-//! significand, and three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as
+//! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. One part is plain bf16, in the layout
+//! of [`Bf16`](super::bf16::Bf16). Two parts keep 16 bits of the significand, and three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as
 //! in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products below the rounding error are omitted. If an
 //! operand is not finite, the result can be NaN where f32 gives infinity.
 
-use super::amx::Parts;
-use super::bf16_amx::PairRows;
+use super::amx::{self, Parts};
 use super::gemm::MatrixView;
-use super::pairs::{padded_stride, round_to_bf16, unpack_bf16_pair};
+use super::pairs::{PairPanels, RowWords, padded_stride, round_to_bf16, unpack_bf16_pair};
 use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel};
 use super::simd;
 
@@ -16,14 +15,37 @@ use super::simd;
 const STEP_ELEMENTS: usize = 32;
 const STEP_PAIRS: usize = STEP_ELEMENTS / 2;
 
-/// Marker type for f32 weights that are stored as sums of `PARTS` (2 or 3) bf16 numbers.
+/// Marker type for f32 weights that are stored as sums of `PARTS` (1 to 3) bf16 numbers.
 pub struct Bf16Split<const PARTS: usize>;
+
+/// Rows packed as bf16 pairs: each word contains the same bf16 part of two consecutive values.
+pub struct PairRows {
+    words: Vec<u32>,
+    row_words: usize,
+    /// Number of words per row that are multiplied. The remaining words are padding, so that rows map to different
+    /// cache sets.
+    width: usize,
+}
+
+impl PairRows {
+    /// Multiplies the first `height` rows by complete consecutive panels. Stores the products in `out`, or adds them to
+    /// `out` if `adds` is set.
+    ///
+    /// # Shapes
+    /// `panels [count, width, 32]`, `out [height, count * 32]` with the given row stride.
+    fn matmul(&self, height: usize, panels: &[u32], count: usize, out: (&mut [f32], usize), adds: bool, parts: Parts) {
+        let panels = PairPanels::consecutive(panels, self.width, count);
+        let rows = RowWords { words: &self.words, row_words: self.row_words, count: height };
+        amx::multiply(&rows, &panels, out, adds, parts);
+    }
+}
 
 impl<const PARTS: usize> Bf16Split<PARTS> {
     const PARTS: Parts = match PARTS {
+        1 => Parts::One,
         2 => Parts::Two,
         3 => Parts::Three,
-        _ => panic!("`PARTS` must be 2 or 3"),
+        _ => panic!("`PARTS` must be 1, 2 or 3"),
     };
 
     /// Splits a row into words, and passes each word to `put` with its position. A word contains the same bf16 part of

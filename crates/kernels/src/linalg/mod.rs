@@ -3,7 +3,6 @@
 pub mod adam;
 pub mod amx;
 pub mod bf16;
-pub mod bf16_amx;
 pub mod bf16_split;
 mod bf16_tile;
 mod dots;

@@ -63,18 +63,30 @@ pub fn exp(x: f32) -> f32 {
     p * power
 }
 
+/// Folds each element into one of the partial results, starting from `start`.
 #[inline(always)]
-fn sum_terms(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let mut parts = [0.0f32; LANES];
+fn fold_lanes(xs: &[f32], start: f32, fold: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    let mut parts = [start; LANES];
     let (chunks, rest) = xs.as_chunks::<LANES>();
     for chunk in chunks {
         for (part, &x) in parts.iter_mut().zip(chunk) {
-            *part += term(x);
+            *part = fold(*part, x);
         }
     }
     for (part, &x) in parts.iter_mut().zip(rest) {
-        *part += term(x);
+        *part = fold(*part, x);
     }
+    parts
+}
+
+#[inline(always)]
+fn sum_terms(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let parts = fold_lanes(
+        xs,
+        0.0,
+        #[inline(always)]
+        |part, x| part + term(x),
+    );
     parts.iter().sum()
 }
 
@@ -82,17 +94,11 @@ fn sum_terms(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
 /// is NaN anyway.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
-    let mut parts = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = xs.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (part, &x) in parts.iter_mut().zip(chunk) {
-            *part = if x > *part { x } else { *part };
-        }
+    #[inline(always)]
+    fn greater(a: f32, b: f32) -> f32 {
+        if b > a { b } else { a }
     }
-    for (part, &x) in parts.iter_mut().zip(rest) {
-        *part = if x > *part { x } else { *part };
-    }
-    parts.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
+    fold_lanes(xs, f32::NEG_INFINITY, greater).into_iter().fold(f32::NEG_INFINITY, greater)
 }
 
 /// Computes `Σ x·y`.

@@ -43,7 +43,6 @@ pub(crate) struct Client {
     /// Time by which this machine's clock is ahead of the server's.
     ahead: Duration,
     changes: AtomicU64,
-    operations: AtomicU64,
     /// Whether the machine has crashed. Operations of a crashed machine do not reach the server.
     down: AtomicBool,
     /// End of the current suspension in microseconds. There are no heartbeats until then.
@@ -84,7 +83,6 @@ impl Client {
             listener,
             ahead: Duration::from_secs(7 * machine as u64),
             changes: AtomicU64::new(0),
-            operations: AtomicU64::new(0),
             down: AtomicBool::new(false),
             halted: Arc::default(),
             seen: Mutex::default(),
@@ -116,7 +114,6 @@ impl Client {
     fn count_operation(&self, what: &'static str, path: &Path) {
         if !self.is_down() {
             self.server.operations.fetch_add(1, Relaxed);
-            self.operations.fetch_add(1, Relaxed);
             let folder = path.components().nth(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
             *lock(&self.server.by_kind).entry((what, folder.unwrap_or_default())).or_default() += 1;
         }
@@ -218,8 +215,10 @@ impl Write for AppendWriter {
 }
 
 impl Disk for Client {
-    fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
-        self.read_content(path, start as usize).ok_or_else(missing)
+    fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
+        let mut read = self.read_content(path, start as usize).ok_or_else(missing)?;
+        read.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(read)
     }
 
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
@@ -449,10 +448,6 @@ impl Disk for Client {
 
     fn process(&self) -> Process {
         self.process.clone()
-    }
-
-    fn operations(&self) -> u64 {
-        self.operations.load(Relaxed)
     }
 }
 

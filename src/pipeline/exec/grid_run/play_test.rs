@@ -26,7 +26,6 @@ mod paced_engine;
 mod simulated;
 mod simulated_machine;
 use grid_files::GridDimensions;
-use paced_engine::PacedEngineLoader;
 use simulated::network::{Client, Network, Server};
 use simulated::played_time::Time;
 use simulated_machine::{FailureRates, Pace, RandomDraws, Totals, WorkerProcess};
@@ -109,7 +108,7 @@ impl SimulatedGrid {
         let mut plan = self.plan(server);
         let store =
             Store::open_on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::STORE_WORDS);
-        let state = StoreState::read(&plan, &store);
+        let state = StoreView::survey(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
         let estimate = Estimate::from_plan(&plan, &state, u64::MAX, u64::MAX).unwrap();
         estimate.jobs.iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
@@ -192,11 +191,12 @@ impl SimulatedGrid {
     fn run_worker(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
         let recorder = Recorder::for_worker(&self.grid, store, &FailureReporter)?;
         reserve(plan, store, &recorder, stop)?;
-        let state = StoreState::read(plan, store);
+        let state = StoreView::survey(plan, store);
         let settings = settings();
         let worker_limits = Some(WorkerLimits::default());
-        let context = new_context(plan, &state, RunEnv { store, settings, reporter: &recorder, stop, worker_limits });
-        execute(plan, &context, &state, &PacedEngineLoader(Arc::clone(pace)))
+        let env = RunEnv { store, settings, reporter: &recorder, stop, worker_limits };
+        let load = |backbone: &BackbonePlan, _: u64, _: Option<u64>| Ok(paced_engine::load(backbone, pace));
+        execute(plan, &new_context(plan, &state, env, &load), &state)
     }
 }
 

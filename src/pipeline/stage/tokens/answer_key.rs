@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::results::{StandardError, TaskScoreWithItems, score_task};
+use ghostlab_definitions::results::{StandardError, score_task};
 use ghostlab_definitions::{Answer, Definition, Task, Value};
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::evaluate::choices::scores_of_choices;
 use crate::generate::End;
 use crate::pipeline::env::backbone::{EvalTarget, Evaluation};
+use crate::pipeline::stage::task_scores::{Answers, TaskScores};
 use crate::pipeline::stage::{from_json, generations, scores};
-use crate::tasks::Solutions;
+use crate::tasks::{ScoredTask, Solutions};
 use ghostlab_store::{Lookup, Store, StoredObject};
 
 /// Payload that contains the correct choices of a built-in task.
@@ -40,6 +41,21 @@ pub enum AnswerKey {
     Builtin(Arc<Solutions>),
     /// Documents of a task whose answers are scored according to its definition.
     Defined(Documents),
+}
+
+/// Answers of a variant: scores that this process has just computed, or the stored object.
+pub(crate) enum AnswerSource<'a> {
+    Fresh(Vec<f64>),
+    Stored(&'a StoredObject),
+}
+
+impl AnswerSource<'_> {
+    fn values(self) -> Result<Vec<f64>> {
+        match self {
+            Self::Fresh(values) => Ok(values),
+            Self::Stored(object) => scores::read(object),
+        }
+    }
 }
 
 impl AnswerKey {
@@ -69,6 +85,40 @@ impl AnswerKey {
             Self::Builtin(solutions) => [solutions.documents(), solutions.original],
             Self::Defined(documents) => [documents.len(), documents.original],
         }
+    }
+
+    /// Scores the answers of a variant. `label` is the task as written in the grid. `error` computes standard errors.
+    ///
+    /// # Errors
+    /// Fails if the answers are damaged or too few, or under the same conditions as [`score_task`].
+    pub(crate) fn judge(
+        &self,
+        label: String,
+        definition: &Definition,
+        source: AnswerSource<'_>,
+        error: &StandardError<'_>,
+    ) -> Result<TaskScores> {
+        let documents = match self {
+            Self::Builtin(solutions) => {
+                let answered = ScoredTask::new(solutions, scores_of_choices(&source.values()?))?;
+                return Ok(TaskScores::builtin(label, answered));
+            }
+            Self::Defined(documents) => documents,
+        };
+        let (answers, non_finite) = documents.read_answers(definition, source)?;
+        let mut judged = score_task(&documents.task(definition)?, &answers, error)?;
+        let chosen = judged.iter_mut().map(|judged| std::mem::take(&mut judged.chosen)).collect();
+        let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
+        Ok(TaskScores {
+            label,
+            original: documents.original,
+            effective: documents.len(),
+            truncated: documents.truncated,
+            non_finite,
+            unanswered: 0,
+            scores,
+            answers: Answers::Defined { answers, items, chosen },
+        })
     }
 }
 
@@ -131,12 +181,12 @@ impl Documents {
     ///
     /// # Errors
     /// Fails if the object is damaged or contains the wrong number of answers.
-    pub fn read_answers(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
-        if definition.output != Output::Generate {
-            let answers = self.answers(definition, &scores::read(object)?)?;
+    fn read_answers(&self, definition: &Definition, source: AnswerSource<'_>) -> Result<(Vec<Vec<Answer>>, usize)> {
+        let (Output::Generate, AnswerSource::Stored(object)) = (definition.output, &source) else {
+            let answers = self.answers(definition, &source.values()?)?;
             let non_finite = answers.iter().filter(|answer| !answer.iter().all(is_finite_answer)).count();
             return Ok((answers, non_finite));
-        }
+        };
         let texts = generations::read(object)?;
         let damaged = Error::damaged("wrong number of stored answers");
         self.check_count(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
@@ -157,19 +207,6 @@ impl Documents {
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
         });
         Ok(each.collect())
-    }
-
-    /// Scores answers according to the definition of their task. `error` computes standard errors.
-    ///
-    /// # Errors
-    /// Fails under the same conditions as [`score_task`].
-    pub fn judge(
-        &self,
-        definition: &Definition,
-        answers: &[Vec<Answer>],
-        error: &StandardError<'_>,
-    ) -> Result<Vec<TaskScoreWithItems>> {
-        score_task(&self.task(definition)?, answers, error)
     }
 }
 

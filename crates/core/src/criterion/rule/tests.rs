@@ -60,7 +60,8 @@ fn regions_are_maximal_runs_of_removed_layers() {
 
 #[test]
 fn lowest_selection_prefers_lower_layer_on_ties() {
-    let selection = Selection::lowest(vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)], 2);
+    let spec = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
+    let selection = Selection::lowest(&spec, vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
     assert_eq!(selection.removed, [1, 2]);
 }
 

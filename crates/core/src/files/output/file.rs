@@ -4,11 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use super::overlap::{Input, is_within, resolve_links};
-use super::swap::parent_folder;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;
-use crate::files::regular;
-use crate::files::sha256;
+use crate::files::{parent_folder, regular, sha256};
 
 #[derive(Debug)]
 pub struct OutputFile<'a> {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::manifest::{FileState, HashCache, Manifest};
-use super::swap::{self, parent_folder};
+use super::swap;
 use crate::error::{Error, Result};
 use crate::files::atomic::{StagedFile, check_writable_folder, ensure_writable, try_exchange};
 use crate::files::owner::Owner;
-use crate::files::sha256;
+use crate::files::{parent_folder, sha256};
 
 /// Output folder. Files in it that this program did not write are kept.
 #[derive(Debug, Clone)]
@@ -128,6 +128,16 @@ impl OutputFolder {
 impl Draft {
     pub fn path(&self) -> &Path {
         &self.folder
+    }
+
+    /// Lists the relative names of all files in the draft.
+    ///
+    /// # Errors
+    /// Fails if a folder of the draft cannot be read.
+    pub fn file_names(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        list_files(&self.folder, "", &mut names).map_err(|error| Error::folder_io("read", &self.folder, &error))?;
+        Ok(names)
     }
 
     /// Returns the final path of a file in the draft.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::manifest::{FileState, HashCache, Manifest};
-use crate::files::atomic::is_temporary;
+use crate::files::atomic::{age, is_temporary};
 use crate::files::name;
 use crate::files::owner::Owner;
+use crate::files::parent_folder;
 
 pub(super) const DRAFT_SUFFIX: &str = ".part";
 /// Suffix of a replaced folder until it is removed, on file systems that cannot exchange two folders atomically.
@@ -134,8 +135,7 @@ pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
             fs::rename(item.path(), output).ok();
             continue;
         }
-        let age = item.metadata().and_then(|data| data.modified()).ok();
-        let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
+        let age = age(&item.path(), SystemTime::now()).unwrap_or_default();
         // A draft left by a dead process is removed regardless of its age.
         let is_abandoned = Owner::is_tag_alive(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
         if is_abandoned {
@@ -148,8 +148,4 @@ pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
 fn parse_owner_tag<'a>(ending: &str, rest: &'a str) -> Option<&'a str> {
     let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
     (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
-}
-
-pub(super) fn parent_folder(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -25,8 +25,8 @@ use crate::model::compare::{Compare, compare_parts_in_parallel, compare_trie};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
 use crate::model::engine::{
-    BatchDivergences, BatchPredictions, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, ResidualStream,
-    StreamAdapter, regroup_by_part, run_lockstep, run_parts_in_parallel,
+    BatchDivergences, BatchPredictions, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, ResidualStream, StepTimer,
+    StreamAdapter, regroup_by_part, run_parts_in_parallel,
 };
 use crate::model::merged_layer::MergedLayerCache;
 use crate::model::program::Step;
@@ -237,6 +237,18 @@ impl CandleEngine {
         Ok(next)
     }
 
+    /// Calls `project` with the number of rows of logits to keep in memory. If the device runs out of memory, halves the
+    /// number and tries again.
+    fn project_rows<T>(&self, project: impl Fn(usize) -> Result<T>) -> Result<T> {
+        let mut rows = self.max_elements() / self.config.vocab;
+        loop {
+            match project(rows) {
+                Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
+                done => return done,
+            }
+        }
+    }
+
     /// Computes the branch of a sublayer up to the stage `end`. `context` computes the attention.
     fn compute_branch(
         &self,
@@ -253,21 +265,12 @@ impl CandleEngine {
         })
     }
 
-    fn run_sublayer(
-        &self,
-        sublayer: Sublayer,
-        layer: usize,
-        piece: &dyn AttentionContext,
-        x: &Tensor,
-    ) -> Result<Tensor> {
-        let part = self.weight_cache.layer(layer)?;
-        ops::sum(x, &self.compute_branch(sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
-    }
-
     fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, piece, x),
-            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, piece, x),
+            Step::Sublayer(sublayer, layer) => {
+                let part = self.weight_cache.layer(*layer)?;
+                ops::sum(x, &self.compute_branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
+            }
             Step::Edited(sublayer, layer, operator) => {
                 let part = self.weight_cache.layer(*layer)?;
                 let layer = part.layer()?;
@@ -306,10 +309,10 @@ impl CandleEngine {
         let values = rows.values()?;
         let non_finite = values.iter().filter(|v| !v.is_finite()).count();
         let step_name = match step {
-            Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
-                format!("attention of layer {layer}")
-            }
-            Step::Mlp(layer) | Step::Edited(Sublayer::Mlp, layer, _) => format!("MLP of layer {layer}"),
+            Step::Sublayer(sublayer, layer) | Step::Edited(sublayer, layer, _) => match sublayer {
+                Sublayer::Attention => format!("attention of layer {layer}"),
+                Sublayer::Mlp => format!("MLP of layer {layer}"),
+            },
             Step::Merged(sublayer, merged) => format!("{sublayer:?} of merged layer {}", merged.layer()),
             Step::Apply(operator) => format!("operator {}", &operator.key()[..8]),
             Step::Embed | Step::Head => "embedding".to_owned(),
@@ -357,14 +360,7 @@ impl Model for CandleEngine {
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
         let weight = self.weight_cache.head()?;
         let targets = batch.targets_for_rows(stream.x.dim(0)?);
-        let mut rows = self.max_elements() / self.config.vocab;
-        loop {
-            let done = head::predictions(&stream.x, self.head_params(), &weight, &targets, rows);
-            match done {
-                Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
-                done => return done,
-            }
-        }
+        self.project_rows(|rows| head::predictions(&stream.x, self.head_params(), &weight, &targets, rows))
     }
 }
 
@@ -382,14 +378,8 @@ impl Compare for CandleEngine {
         let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_for_rows(narrowed);
         // Project as many rows at a time as `finish`, because the number of rows may affect the rounding of a product.
-        let mut rows = self.max_elements() / self.config.vocab;
-        loop {
-            let done = head::divergences([&reference.x, &stream.x], self.head_params(), &weight, &targets, rows);
-            match done {
-                Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
-                done => return done,
-            }
-        }
+        let streams = [&reference.x, &stream.x];
+        self.project_rows(|rows| head::divergences(streams, self.head_params(), &weight, &targets, rows))
     }
 }
 
@@ -444,10 +434,11 @@ impl Engine for CandleEngine {
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
         if self.weight_cache.keeps_all() {
-            run_parts_in_parallel(self, trie, parts, seconds)
-        } else {
-            run_lockstep(self, trie, parts, seconds)
+            return run_parts_in_parallel(self, trie, parts, seconds);
         }
+        // Run all parts together, so that the weights of each step are loaded once.
+        let model = Lockstep { model: self, one_core_per_batch: true };
+        trie.run(&model, parts, &mut StepTimer(seconds)).map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {

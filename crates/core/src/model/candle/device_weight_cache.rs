@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
-use crate::model::matrix::Products;
+use crate::model::products::Products;
 use crate::model::rope::{self, Rotaries};
 use crate::model::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,

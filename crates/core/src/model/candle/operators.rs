@@ -29,26 +29,17 @@ impl OperatorCache {
     /// `x` and the result are `[rows, C]`.
     pub(super) fn apply(&self, operator: &Arc<Operator>, x: &Tensor) -> Result<Tensor> {
         let operator = self.on_device(operator)?;
-        match (&operator.matrix, &operator.bias) {
-            (Matrix::Identity, bias) => ops::add_bias(x, bias.as_ref()),
-            (Matrix::Normed { norm, matrix }, bias) => {
-                let input = ops::widen(x)?;
+        let input = ops::widen(x)?;
+        let mapped = match &operator.matrix {
+            Matrix::Identity => input,
+            Matrix::Normed { norm, matrix } => {
                 let normed = ops::rms_norm(&input, &norm.weight, f64::from(norm.eps))?;
-                let sum = (&input + ops::apply_matrix(&normed, matrix)?)?;
-                Ok(ops::add_bias(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
+                (&input + ops::apply_matrix(&normed, matrix)?)?
             }
-            (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply_matrix(x, matrix),
-            (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), Some(bias)) => {
-                // Add the bias in f32 so that the result is rounded once.
-                let sum = ops::add_bias(&ops::apply_matrix(&ops::widen(x)?, matrix)?, Some(bias))?;
-                Ok(sum.to_dtype(x.dtype())?)
-            }
-            (Matrix::LowRank { down, up }, bias) => {
-                let input = ops::widen(x)?;
-                let sum = (&input + ops::apply_matrix(&ops::apply_matrix(&input, down)?, up)?)?;
-                Ok(ops::add_bias(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
-            }
-        }
+            Matrix::Dense(matrix) | Matrix::Diagonal(matrix) => ops::apply_matrix(&input, matrix)?,
+            Matrix::LowRank { down, up } => (&input + ops::apply_matrix(&ops::apply_matrix(&input, down)?, up)?)?,
+        };
+        Ok(ops::add_bias(&mapped, operator.bias.as_ref())?.to_dtype(x.dtype())?)
     }
 
     /// Returns the operator in device memory, copying it on first use. Empties the cache if the copy would exceed

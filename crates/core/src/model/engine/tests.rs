@@ -46,8 +46,8 @@ impl Model for AddingEngine {
 
     fn advance(&self, _: &Batch, step: &Step, stream: &RemoteStream) -> Result<RemoteStream> {
         let added = match step {
-            Step::Attention(_) => 1.0,
-            Step::Mlp(_) => 10.0,
+            Step::Sublayer(Sublayer::Attention, _) => 1.0,
+            Step::Sublayer(Sublayer::Mlp, _) => 10.0,
             Step::Apply(operator) => return Ok(RemoteStream(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
             _ => return Err(Error::job("unknown step")),
         };

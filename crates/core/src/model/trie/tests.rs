@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::operator::Operator;
+use crate::model::sublayer::Sublayer;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,7 +174,7 @@ fn narrow_steps(trie: &Trie) -> Vec<String> {
 #[test]
 fn trie_cost_counts_shared_and_separate_steps() {
     let trie = Trie::new(&programs());
-    let cost = trie.cost(|step, _| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
+    let cost = trie.cost(|step, _| f64::from(u8::from(matches!(step, Step::Sublayer(Sublayer::Mlp, _)))));
     assert_eq!(cost, Cost { shared: 12.0, separate: 22.0 });
 }
 

@@ -225,7 +225,7 @@ fn split_range(range: &Range<usize>, length: usize) -> impl Iterator<Item = Rang
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::bf16_amx::Bf16Amx;
+    use crate::linalg::bf16_split::Bf16Split;
     use crate::linalg::gemm::{MatrixView, Update};
     use crate::linalg::panels::{Panels, matmul};
 
@@ -325,7 +325,7 @@ mod tests {
         let outer = 70;
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<Bf16Amx>::from_rows(&w, inner, outer);
+        let panels = Panels::<Bf16Split<1>>::from_rows(&w, inner, outer);
         let mut out = vec![0.25; rows * outer];
         matmul(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
         for row in 0..rows {
@@ -353,7 +353,7 @@ mod tests {
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<Bf16Amx>::from_rows(&w, inner, outer);
+        let panels = Panels::<Bf16Split<1>>::from_rows(&w, inner, outer);
         let product = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             let x = MatrixView::rows(&x[..rows * inner], rows, inner);

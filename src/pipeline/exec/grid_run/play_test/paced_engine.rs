@@ -11,16 +11,12 @@ use crate::model::{
     Step as ProgramStep, Trie,
 };
 use crate::pipeline::env::backbone::BackbonePlan;
-use crate::pipeline::env::models::EngineLoader;
 
-pub(super) struct PacedEngineLoader(pub(super) Arc<Pace>);
-
-impl EngineLoader for PacedEngineLoader {
-    fn load(&self, backbone: &BackbonePlan, _: u64, _: Option<u64>) -> Result<Arc<dyn Engine>> {
-        self.0.totals.loaded.fetch_add(1, Relaxed);
-        self.0.wait(LOADING_TIME);
-        Ok(Arc::new(PacedEngine { config: backbone.config.clone(), pace: Arc::clone(&self.0) }))
-    }
+/// Simulates the loading of a backbone.
+pub(super) fn load(backbone: &BackbonePlan, pace: &Arc<Pace>) -> Arc<dyn Engine> {
+    pace.totals.loaded.fetch_add(1, Relaxed);
+    pace.wait(LOADING_TIME);
+    Arc::new(PacedEngine { config: backbone.config.clone(), pace: Arc::clone(pace) })
 }
 
 /// Engine with deterministic residual streams, which are hashes of the token, position, layer and channel.

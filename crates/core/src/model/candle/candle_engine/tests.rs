@@ -118,7 +118,8 @@ fn steps_from_a_saved_stream_match_the_full_run() {
     let mut streams = Streams(Vec::new());
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
     let [input, expected] = [3, 6].map(|index| streams.0[index].values().unwrap().to_vec());
-    let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
+    let steps =
+        [Step::Sublayer(Sublayer::Mlp, 1), Step::Sublayer(Sublayer::Attention, 2), Step::Sublayer(Sublayer::Mlp, 2)];
     // `input` is the stream after the embedding and the first three sublayers.
     assert_eq!(engine.run_steps(&batch, &steps, &input).unwrap().values().unwrap().to_vec(), expected);
 }

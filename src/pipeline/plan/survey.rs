@@ -1,36 +1,27 @@
-//! State of a plan's objects in the store.
+//! Survey of a store: looks up all objects of a plan before the first job.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{BackbonePlan, Job, Plan, Variant};
-use crate::criterion::{Selection, TrialMetric};
-use crate::error::Error;
-use crate::pipeline::env::store_view::{ObjectState, StoreView};
-use crate::pipeline::stage::{Stage, scores, selection};
+use super::{BackbonePlan, Job, Plan, StoreView, Variant};
+use crate::pipeline::env::store_view::ObjectState;
+use crate::pipeline::stage::{Stage, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
-/// State of all objects of a plan before the first job, with the selections that were stored.
-pub struct StoreState {
-    pub(crate) view: StoreView,
-    selections: HashMap<String, Selection>,
-    store: Store,
-}
-
-impl StoreState {
+impl StoreView {
     /// Looks up all objects of a plan. Objects that a run would read are verified.
-    pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::read_keys(plan, store, &|_| true)
+    pub fn survey(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::survey_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state for `--retime`, that is, as if no machine-specific results were stored.
-    pub fn read_for_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::read_keys(plan, store, &|key| !Stage::is_machine_specific(key))
+    /// Surveys a store for `--retime`, that is, as if no machine-specific results were stored.
+    pub fn survey_for_retime(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::survey_keys(plan, store, &|key| !Stage::is_machine_specific(key))
     }
 
-    fn read_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
+    fn survey_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
         let mut requested: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
         for key in plan.keys().filter(|key| is_requested(key)) {
@@ -57,52 +48,21 @@ impl StoreState {
                 _ => None,
             })
             .collect();
-        Self { view: StoreView::new(by_hash), selections, store: store.clone() }
+        Self::new(store, by_hash, selections)
     }
 
     /// Updates the state of missing tokens after texts have been tokenized.
-    pub fn refresh_tokens(&mut self, plan: &Plan<'_>) {
+    pub(crate) fn refresh_tokens(&mut self, plan: &Plan<'_>) {
         for key in plan.backbones.iter().flat_map(BackbonePlan::tokens) {
             if !self.has(key) {
-                self.view.set_surveyed(key, ObjectState::read(key, &self.store, false));
+                let state = ObjectState::read(key, &self.store, false);
+                self.set_surveyed(key, state);
             }
         }
     }
 
-    pub fn object(&self, key: &Key) -> &ObjectState {
-        self.view.surveyed(key)
-    }
-
-    pub fn has(&self, key: &Key) -> bool {
-        matches!(self.object(key), ObjectState::Whole(_))
-    }
-
-    pub fn selection(&self, key: &Key) -> Option<&Selection> {
-        self.selections.get(key.hash())
-    }
-
-    /// Returns how many steps of a variant's iterative selection are stored.
-    pub fn selected_steps(&self, variant: &Variant) -> usize {
-        if variant.selection.as_ref().is_some_and(|key| self.has(key)) {
-            return variant.steps.len() + 1;
-        }
-        let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Intact(_)));
-        last.map_or(0, |last| last + 1)
-    }
-
-    /// Reads the result of a trial. Returns `None` if it is not stored or is damaged.
-    pub(super) fn read_trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
-        scores::read_trial(&self.store, key, metric)
-    }
-
-    pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
-        self.view
-            .surveyed_states()
-            .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
-    }
-
     /// Returns the variants for which objects of a job are missing.
-    pub fn missing_variants<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
+    pub(crate) fn missing_variants<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone
             .variants
             .iter()
@@ -113,10 +73,6 @@ impl StoreState {
     /// Returns whether a variant is complete except for machine-specific measurements.
     pub fn is_complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
-    }
-
-    pub fn is_complete(&self, variant: &Variant) -> bool {
-        variant.keys().all(|key| self.has(key))
     }
 }
 

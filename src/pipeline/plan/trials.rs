@@ -1,16 +1,72 @@
-//! Counts the trials that criteria need, and how many of them are stored.
+//! Trials that criteria need: counts them, finds out which of them are stored, and reads their results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{BackbonePlan, Plan, StoreState};
+use super::{BackbonePlan, Plan, StoreView};
 use crate::calibrate::Similarities;
-use crate::criterion::{CalibrationStats, Criterion, Depth, PruneSpec, Trial, TrialMetric};
-use crate::error::Error;
-use crate::grid::{Grid, Method};
+use crate::criterion::{CalibrationStats, Criterion, Depth, DepthUnit, PruneSpec, Trial, TrialMetric};
+use crate::error::{Error, Result};
+use crate::grid::{Cell, Grid, Method};
 use crate::model::Cut;
 use crate::pipeline::stage::scores;
-use ghostlab_store::Key;
+use ghostlab_store::{Key, Store};
+
+/// Pairs of candidate and score, in the criterion's order.
+pub type CandidateScores = Vec<(usize, f64)>;
+
+/// Returns the stored trial results from the first step of a cell's criterion, as pairs of candidate and score.
+/// Candidates are in the criterion's order, and numbered as in [`Selection`](crate::criterion::Selection). A stored
+/// greedy selection, in contrast, contains only the scores of the candidates that it removes. Returns `None` if the
+/// criterion uses no trials.
+///
+/// # Errors
+/// Fails if a trial is not stored.
+pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Option<CandidateScores>> {
+    let variant = plan.variants().find(|(_, variant)| plan.grid.cells[variant.cell] == *cell);
+    let Some((backbone, calibration)) = variant.and_then(|(backbone, variant)| Some((backbone, variant.calibration?)))
+    else {
+        return Ok(None);
+    };
+    let Some(method) = &cell.criterion else { return Ok(None) };
+    let first_step = PruneSpec { depth: 1, ..backbone.prune_spec(cell.depth) };
+    if method.rule.trials(&first_step).is_empty() {
+        return Ok(None);
+    }
+    let read = |metric, trial: &Trial| read_trial(store, backbone, calibration, metric, trial);
+    let mut candidate_scores = Vec::new();
+    for (_, trial, result) in FollowedTrials::follow(&*method.rule, &first_step, &read).known {
+        let result = result.ok_or_else(|| {
+            Error::missing("a trial result was evicted from the store, but its selection was not")
+                .at(format!("`{method}`, without {}", trial.removed))
+                .hint("pass an empty folder with --store to run the trials again")
+        })?;
+        candidate_scores
+            .extend(removed_candidate(first_step.unit, &trial.removed).map(|candidate| (candidate, result)));
+    }
+    Ok(Some(candidate_scores))
+}
+
+/// Returns the index of the candidate that a cut removes, or `None` if the cut is empty.
+fn removed_candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
+    if unit.is_layers() {
+        return removed.whole_layers().first().copied();
+    }
+    removed.iter().next().map(|(layer, sublayer)| sublayer.index_in_model(layer))
+}
+
+/// Reads the result of a trial on a calibration of a backbone. Returns `None` if it is not stored or is damaged.
+fn read_trial(
+    store: &Store,
+    backbone: &BackbonePlan,
+    calibration: usize,
+    metric: TrialMetric,
+    trial: &Trial,
+) -> Option<f64> {
+    let tokens = &backbone.calibrations[calibration].tokens;
+    let key = scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial);
+    scores::read_trial(store, &key, metric)
+}
 
 /// Number of trials that a criterion needs on one calibration. A trial scores the backbone without some of its layers
 /// or sublayers.
@@ -29,7 +85,7 @@ impl TrialCount {
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
         calibration: usize,
-        state: &StoreState,
+        state: &StoreView,
     ) -> Vec<Self> {
         let trials = CriterionTrials::list_by_criterion(plan.grid, backbone, calibration, state).into_iter();
         trials
@@ -63,12 +119,9 @@ impl CriterionTrials {
         grid: &Grid,
         backbone: &BackbonePlan,
         calibration: usize,
-        state: &StoreState,
+        state: &StoreView,
     ) -> Vec<Self> {
-        let tokens = &backbone.calibrations[calibration].tokens;
-        let stored = |metric: TrialMetric, trial: &Trial| {
-            state.read_trial(&scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
-        };
+        let stored = |metric, trial: &Trial| read_trial(&state.store, backbone, calibration, metric, trial);
         let mut counted = [BTreeSet::new(), BTreeSet::new()];
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
         uses.map(|used| {
@@ -106,14 +159,13 @@ fn criterion_uses<'g>(
     grid: &'g Grid,
     backbone: &BackbonePlan,
     calibration: usize,
-    state: &StoreState,
+    state: &StoreView,
 ) -> Vec<CriterionUse<'g>> {
     let mut uses: Vec<CriterionUse<'g>> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)) {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
-        let is_missing = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        let missing = is_missing.then_some(cell.depth);
+        let missing = Some(cell.depth).filter(|_| !state.has_any(variant.selection.as_ref()));
         let name = method.to_string();
         let selection = variant.selection.clone().filter(|_| method.rule.is_iterative());
         let known = uses.iter_mut().find(|used| {
@@ -137,8 +189,8 @@ fn criterion_uses<'g>(
 
 /// Known trials of a selection, and placeholders for the later ones.
 struct FollowedTrials {
-    /// Trials in order, and whether each is stored.
-    known: Vec<(TrialMetric, Trial, bool)>,
+    /// Trials in order, each with its result if it is stored.
+    known: Vec<(TrialMetric, Trial, Option<f64>)>,
     /// Placeholders for the later trials, which depend on the result of a missing trial or on a repair.
     later: Vec<Cut>,
 }
@@ -154,14 +206,13 @@ impl FollowedTrials {
         let mut known = Vec::new();
         let mut trials = |metric: TrialMetric, trials: &[Trial]| {
             let results: Vec<Option<f64>> = trials.iter().map(|trial| stored(metric, trial)).collect();
-            let states = trials.iter().zip(&results).map(|(trial, result)| (metric, trial.clone(), result.is_some()));
-            known.extend(states);
+            known.extend(trials.iter().zip(&results).map(|(trial, result)| (metric, trial.clone(), *result)));
             results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
         };
         let similarities = Similarities::default();
         // `select` fails at the first step with a missing trial.
         rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
-        let is_complete = !known.is_empty() && known.iter().all(|(_, _, is_stored)| *is_stored);
+        let is_complete = !known.is_empty() && known.iter().all(|(_, _, result)| result.is_some());
         let later = if is_complete { Vec::new() } else { examples.into_iter().skip(known.len()).collect() };
         Self { known, later }
     }
@@ -169,7 +220,7 @@ impl FollowedTrials {
     /// Returns the sublayers that each trial removes. `is_counted` returns whether a known trial counts, given whether
     /// it is stored. Known trials already in `counted` are skipped, and the others are added to `counted`.
     fn into_cuts(self, is_counted: impl Fn(bool) -> bool, counted: &mut BTreeSet<(TrialMetric, Trial)>) -> Vec<Cut> {
-        let known = self.known.into_iter().filter(|(_, _, is_stored)| is_counted(*is_stored));
+        let known = self.known.into_iter().filter(|(_, _, result)| is_counted(result.is_some()));
         let new = known.filter_map(|(metric, trial, _)| {
             let removed = trial.removed.clone();
             counted.insert((metric, trial)).then_some(removed)

@@ -1,18 +1,14 @@
-//! Weight matrices of linear layers and of the output projection, packed as f32 or bf16 panels.
+//! Data type and kernels of the CPU engine's matrix products.
 
 use std::sync::Arc;
 
-use ghostlab_kernels::forward::{PackedWeights, Weight};
+use ghostlab_kernels::forward::PackedWeights;
 
 use super::engine::{CPU, EngineId};
 use super::kernel_family::KernelFamily;
 use super::weights::Weights;
-use crate::error::{Error, Result};
-use crate::linalg::bf16::{Bf16, Bf16Kernels};
-use crate::linalg::bf16_amx::Bf16Amx;
-use crate::linalg::bf16_split::Bf16Split;
-use crate::linalg::float32::F32;
-use crate::linalg::panels::Panels;
+use crate::error::Result;
+use crate::linalg::bf16::Bf16Kernels;
 
 /// Data type and kernels of the CPU engine's matrix products: the linear projections, attention and the output
 /// projection. Everything else, including the accumulators, is f32.
@@ -90,77 +86,24 @@ impl Products {
             Self::Bf16x6 => 6,
         }
     }
-}
 
-/// Matrix `[inner, outer]`, packed as panels.
-#[derive(Clone)]
-pub(super) enum LayerMatrix {
-    F32(Arc<Panels<F32>>),
-    Bf16(Arc<Panels<Bf16>>),
-    Bf16Amx(Arc<Panels<Bf16Amx>>),
-    Bf16x3(Arc<Panels<Bf16Split<2>>>),
-    Bf16x6(Arc<Panels<Bf16Split<3>>>),
-}
-
-impl LayerMatrix {
     /// Reads stored matrices `[outer, inner]` and concatenates them along `outer`. `matrices` contains the name and the
     /// size along `outer` of each matrix.
     ///
     /// # Errors
     /// See [`Weights::take`].
     pub(super) fn read<N: AsRef<str>>(
-        products: Products,
+        self,
         weights: &Weights,
         matrices: &[(N, usize)],
         inner: usize,
-    ) -> Result<Self> {
-        Ok(match products {
-            Products::F32 => Self::F32(Arc::new(weights.pack_panels(matrices, inner)?)),
-            Products::Bf16 => Self::Bf16(Arc::new(weights.pack_panels(matrices, inner)?)),
-            Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.pack_panels(matrices, inner)?)),
-            Products::Bf16x3 => Self::Bf16x3(Arc::new(weights.pack_panels(matrices, inner)?)),
-            Products::Bf16x6 => Self::Bf16x6(Arc::new(weights.pack_panels(matrices, inner)?)),
+    ) -> Result<PackedWeights> {
+        Ok(match self {
+            Self::F32 => PackedWeights::F32(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Self::Bf16 => PackedWeights::Bf16(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Self::Bf16Amx => PackedWeights::Bf16Amx(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Self::Bf16x3 => PackedWeights::Bf16x3(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Self::Bf16x6 => PackedWeights::Bf16x6(Arc::new(weights.pack_panels(matrices, inner)?)),
         })
-    }
-
-    /// Computes `Σ factor·matrix` over matrices of equal shape and type.
-    ///
-    /// # Errors
-    /// Fails if the types differ or there are no matrices.
-    pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
-        /// Computes the sum, or returns `None` if a matrix has another weight type.
-        macro_rules! sum {
-            ($variant:ident) => {{
-                let panels = matrices.iter().map(|&(factor, matrix)| match matrix {
-                    Self::$variant(panels) => Some((factor, &**panels)),
-                    _ => None,
-                });
-                let panels: Option<Vec<_>> = panels.collect();
-                panels.map(|panels| Self::$variant(Arc::new(Panels::weighted_sum(&panels))))
-            }};
-        }
-        let found = match matrices.first() {
-            None => None,
-            Some((_, Self::F32(_))) => sum!(F32),
-            Some((_, Self::Bf16(_))) => sum!(Bf16),
-            Some((_, Self::Bf16Amx(_))) => sum!(Bf16Amx),
-            Some((_, Self::Bf16x3(_))) => sum!(Bf16x3),
-            Some((_, Self::Bf16x6(_))) => sum!(Bf16x6),
-        };
-        found.ok_or_else(|| Error::job("the source layers of a merged layer have different weight types"))
-    }
-
-    pub(super) fn weight(&self) -> Weight<'_> {
-        Weight::PackedWeights(self.packed())
-    }
-
-    pub(super) fn packed(&self) -> PackedWeights<'_> {
-        match self {
-            Self::F32(panels) => PackedWeights::F32(panels),
-            Self::Bf16(panels) => PackedWeights::Bf16(panels),
-            Self::Bf16Amx(panels) => PackedWeights::Bf16Amx(panels),
-            Self::Bf16x3(panels) => PackedWeights::Bf16x3(panels),
-            Self::Bf16x6(panels) => PackedWeights::Bf16x6(panels),
-        }
     }
 }

@@ -1,16 +1,13 @@
-//! Measurements of all cells, one record per number. Cells may have been skipped by the gate
-//! ([`Gate`](crate::artifact::Gate)).
+//! Rows of all cells, one per number. Cells may have been skipped by the gate ([`Gate`](crate::artifact::Gate)).
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
-use std::slice;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::number_record::Record;
-use super::settings::{OPERATOR_SEQUENCES, select_settings};
-use super::{MeasuredProgram, MetricKey, Protocol, Settings};
+use super::settings::{OPERATOR_SEQUENCES, SEED, select_settings};
+use super::{MeasuredProgram, Protocol, Settings};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
 use crate::files::sha256;
@@ -44,40 +41,27 @@ pub struct CellSummary {
     pub failure: Option<String>,
     /// First stored object that is missing, if the cell is incomplete.
     pub missing: Option<String>,
-    /// Measurements, one per metric key.
-    pub numbers: Vec<Arc<Measurement>>,
+    /// Numbers, one per column.
+    pub numbers: Vec<Arc<ResultRow>>,
 }
 
-/// Row of the results: one number for a cell, as stored in `numbers.json`.
+/// Row of the results: one number for a cell. `numbers.json` stores all fields except `metric` and `setup`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultRow {
     pub record: Record,
+    /// Metric of the record, with its direction and format.
+    pub metric: Metric,
     /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// Column in the run's table: the metric and its protocol ([`MetricKey`]).
+    /// Column in the run's table, such as `ppl c4@512`: the metric and what it is measured on. Two backbones may measure
+    /// the same column differently, because each has its own context length. The metric id of a number that no run's
+    /// table shows.
     pub column: String,
     /// Reason why the value is missing.
     pub failure: Option<String>,
     pub sample: Sample,
-}
-
-/// Result row with the inputs from which its number was computed. The inputs are known only during the run that
-/// computed it.
-#[derive(Debug, Clone)]
-pub struct Measurement {
-    pub row: ResultRow,
-    pub key: MetricKey,
-    /// Metric of the record, with its direction and format.
-    pub metric: Metric,
+    /// Inputs from which the number was computed. Empty if the row was read from a file.
     pub setup: Setup,
-}
-
-impl Deref for Measurement {
-    type Target = ResultRow;
-
-    fn deref(&self) -> &ResultRow {
-        &self.row
-    }
 }
 
 /// Items from which a number is computed, such as answers or losses. Their order is the same for the dense model and
@@ -86,11 +70,9 @@ impl Deref for Measurement {
 pub enum Sample {
     #[default]
     None,
-    /// Whether each document was answered correctly or, for a flip metric, whether its answer flips relative to the
-    /// dense model.
-    Right(Vec<bool>),
-    /// For each task in an average, whether each document was answered correctly.
-    Tasks(Vec<Vec<bool>>),
+    /// For each task, whether each document was answered correctly or, for a flip metric, whether its answer flips
+    /// relative to the dense model. Only an average has several tasks.
+    Answers(Vec<Vec<bool>>),
     /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity from a
     /// task definition, the loss of each document in nats.
     Losses(Vec<f64>),
@@ -98,27 +80,21 @@ pub enum Sample {
     OutOfMemory,
     /// Speedup computed from noisy times.
     NoisyTimes,
-    /// Values averaged over calibration seeds. The error of the mean is their standard deviation.
-    Seeds(Vec<SeedValue>),
+    /// Rows averaged over calibration seeds. The error of the mean is their standard deviation.
+    Seeds(Vec<Arc<ResultRow>>),
 }
 
-#[cfg(test)]
 impl Sample {
-    /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
-    pub(super) fn from_bits(bits: &str) -> Self {
-        Self::Right(bits.chars().map(|bit| bit == '1').collect())
+    /// Creates the answers to one task.
+    pub fn of_task(answers: Vec<bool>) -> Self {
+        Self::Answers(vec![answers])
     }
-}
 
-/// Value of a cell for one seed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SeedValue {
-    pub seed: u64,
-    pub cell: String,
-    /// Identity of the cell; `None` if the gate skipped it.
-    pub identity: Option<Arc<Identity>>,
-    /// Value; `None` if the cell failed.
-    pub value: Option<f64>,
+    /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
+    #[cfg(test)]
+    pub(super) fn from_bits(bits: &str) -> Self {
+        Self::of_task(bits.chars().map(|bit| bit == '1').collect())
+    }
 }
 
 /// Inputs from which a number was computed.
@@ -159,13 +135,36 @@ pub struct CalibrationSummary {
     pub finetune: Option<Finetune>,
 }
 
+impl Setup {
+    /// Adds a measurement to the setup of an average. `measure` are its settings.
+    pub(super) fn add_averaged(&mut self, measured: Self, measure: Settings) {
+        self.measure.extend(measure);
+        self.scored.extend(measured.scored);
+        self.measures.extend(measured.measures);
+    }
+}
+
 impl CellSummary {
-    pub fn number(&self, key: &MetricKey) -> Option<&Arc<Measurement>> {
-        self.numbers.iter().find(|number| number.key == *key)
+    pub fn number(&self, column: &str) -> Option<&Arc<ResultRow>> {
+        self.numbers.iter().find(|number| number.column == column)
     }
 }
 
 impl ResultRow {
+    /// Creates a row without items and setup, whose column is the metric id.
+    #[cfg(test)]
+    pub fn new(record: Record, cell: impl Into<String>) -> Self {
+        Self {
+            metric: Metric::find_or_task(&record.metric),
+            column: record.metric.clone(),
+            record,
+            cell: cell.into(),
+            failure: None,
+            sample: Sample::None,
+            setup: Setup::default(),
+        }
+    }
+
     /// Returns the losses from which the number is computed.
     pub fn losses(&self) -> Option<&[f64]> {
         match &self.sample {
@@ -177,40 +176,37 @@ impl ResultRow {
     /// Returns the answers from which the number is computed, as one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
-            Sample::Right(right) => Some(slice::from_ref(right)),
-            Sample::Tasks(tasks) => Some(tasks),
+            Sample::Answers(tasks) => Some(tasks),
             _ => None,
         }
     }
 
     /// Returns the answers from which the number of a single task is computed.
     pub fn task_answers(&self) -> Option<&[bool]> {
-        match &self.sample {
-            Sample::Right(right) => Some(right),
+        match self.answers()? {
+            [answers] => Some(answers),
             _ => None,
         }
     }
 
-    /// Returns the row with only the items that `numbers.json` stores: answers, and losses if all are finite.
-    pub(super) fn stored(&self) -> Self {
-        let sample = match &self.sample {
-            Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),
-            Sample::Right(_) | Sample::Tasks(_) => self.sample.clone(),
-            // JSON cannot represent NaN, and paired tests need finite losses anyway.
-            Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => self.sample.clone(),
-            _ => Sample::None,
-        };
-        Self { sample, ..self.clone() }
+    /// Returns the value, or `None` if it is not finite or the cell failed.
+    pub fn valid_value(&self) -> Option<f64> {
+        self.record.value.filter(|value| value.is_finite() && self.failure.is_none())
     }
 
-    /// Returns the number as a measurement with an empty setup. Its key does not occur in any run's table.
-    pub fn measurement(&self) -> Measurement {
-        let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement { row: self.clone(), key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
+    /// Returns the calibration seed of the cell, or 0 if it has none.
+    pub fn seed(&self) -> u64 {
+        self.setup.variant.get(SEED).and_then(Value::as_u64).unwrap_or_default()
     }
-}
 
-impl Measurement {
+    /// Returns the number of seeds with a value and the number of all seeds, if this is a mean over seeds.
+    pub fn seed_counts(&self) -> Option<(usize, usize)> {
+        match &self.sample {
+            Sample::Seeds(rows) => Some((rows.iter().filter(|row| row.valid_value().is_some()).count(), rows.len())),
+            _ => None,
+        }
+    }
+
     /// Returns how the number's uncertainty was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
@@ -237,18 +233,18 @@ impl Measurement {
     /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers
     /// without an identity are compared by their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
-        let operator_sequences = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
+        let operator_sequences = |number: &Self| number.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
             (Some(one), Some(two)) => {
                 (&one.cut, &one.calibration) == (&two.cut, &two.calibration)
                     && operator_sequences(self) == operator_sequences(other)
             }
             _ => {
-                let [ours, theirs] = [self, other].map(|measurement| {
-                    let settings = select_settings(&measurement.setup.variant, |name| {
+                let [ours, theirs] = [self, other].map(|number| {
+                    let settings = select_settings(&number.setup.variant, |name| {
                         name.starts_with("criterion.") || name.starts_with("calibration.")
                     });
-                    (&measurement.record.condition.criterion, settings)
+                    (&number.record.condition.criterion, settings)
                 });
                 ours == theirs
             }
@@ -259,7 +255,7 @@ impl Measurement {
     /// skipped its cell.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
-            Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.identity.as_deref()).collect::<Option<_>>()?,
+            Sample::Seeds(rows) => rows.iter().map(|row| row.setup.identity.as_deref()).collect::<Option<_>>()?,
             _ => vec![self.setup.identity.as_deref()?],
         };
         let measures: Vec<&MeasureId> = self.setup.measures.iter().map(AsRef::as_ref).collect();
@@ -274,11 +270,11 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
+    pub fn numbers(&self) -> impl Iterator<Item = &Arc<ResultRow>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
     }
 
-    pub fn measurements(&self) -> Vec<Arc<Measurement>> {
+    pub fn rows(&self) -> Vec<Arc<ResultRow>> {
         self.numbers().cloned().collect()
     }
 }
