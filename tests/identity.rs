@@ -9,7 +9,7 @@ use crate::common::world::World;
 use ghostlab::grid::Grid;
 use ghostlab::model::EngineRequest;
 use ghostlab::pipeline::exec::RunSettings;
-use ghostlab::pipeline::identity::{Identity, SettingPath, setting_paths};
+use ghostlab::pipeline::identity::{Identity, SettingDifference, SettingPath, setting_differences, setting_paths};
 use ghostlab::pipeline::plan::{Estimate, Plan, StoreView};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
@@ -83,7 +83,7 @@ fn identities_differ_exactly_in_the_changed_settings() {
         let found: BTreeSet<SettingPath> = one
             .iter()
             .zip(&other)
-            .flat_map(|(one, other)| one.identity.differences(&other.identity))
+            .flat_map(|(one, other)| differences(&one.identity, &other.identity))
             .map(|difference| difference.path)
             .collect();
         let stray =
@@ -116,9 +116,13 @@ fn released_order_is_identified_by_its_layers() {
     }
 }
 
+fn differences(one: &Identity, other: &Identity) -> Vec<SettingDifference> {
+    setting_differences(&one.flat_settings(), &other.flat_settings())
+}
+
 /// Returns whether two identities differ in a setting at or below one of the given paths.
 fn differs_in(one: &Identity, other: &Identity, paths: &[&str]) -> bool {
-    one.differences(other).iter().any(|difference| paths.iter().any(|path| difference.path.is_of(path)))
+    differences(one, other).iter().any(|difference| paths.iter().any(|path| difference.path.is_of(path)))
 }
 
 #[test]

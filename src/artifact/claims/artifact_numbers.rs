@@ -4,7 +4,6 @@
 //! mean the same in both runs, and all other settings must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::pipeline::identity::{FlatSettings, SettingOwner, setting_differences};
 use crate::results::StoredResults;
@@ -14,7 +13,7 @@ use crate::results::number_record::{Condition, DENSE, Record};
 pub struct ArtifactNumbers {
     pub(super) numbers: Vec<IdentifiedRecord>,
     /// Stored results of the run that produced the numbers, or `None` for the paper's values.
-    pub(super) stored: Option<Arc<StoredResults>>,
+    pub(super) stored: Option<StoredResults>,
 }
 
 /// Record with the settings that identify it.
@@ -36,7 +35,7 @@ impl ArtifactNumbers {
             .numbers
             .iter()
             .map(|number| IdentifiedRecord { record: number.record.clone(), identity: stored.flat_settings(number) });
-        Self { numbers: numbers.collect(), stored: Some(Arc::new(stored)) }
+        Self { numbers: numbers.collect(), stored: Some(stored) }
     }
 
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {

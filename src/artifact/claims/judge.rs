@@ -67,8 +67,8 @@ impl Claim {
     /// Counts in how many settings our method has the best row. Returns `None` if the claim is not about the best
     /// method, if the numbers are the paper's, or if no other method was measured.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
-        let run = present.first()?.1.stored.as_deref()?;
-        let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
+        let run = present.first()?.1.stored.as_ref()?;
+        let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_ref());
         let question = BestQuestion {
             metric: self.best_by?,
             method: recovery::paper_appearance()?.name,

@@ -1,7 +1,5 @@
 //! Sample records for tests.
 
-use std::sync::Arc;
-
 use crate::results::StoredResults;
 use crate::results::number_record::{Condition, Record};
 
@@ -31,6 +29,6 @@ pub(super) fn with_metric(mut record: Record, metric: &str) -> Record {
 }
 
 /// Returns the stored results of a run without numbers.
-pub(super) fn run(program: &str, gate: bool) -> Option<Arc<StoredResults>> {
-    Some(Arc::new(StoredResults { program: program.to_owned(), gate, ..StoredResults::default() }))
+pub(super) fn run(program: &str, gate: bool) -> Option<StoredResults> {
+    Some(StoredResults { program: program.to_owned(), gate, ..StoredResults::default() })
 }

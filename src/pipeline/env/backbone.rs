@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::calibrate::ActivationShape;
 use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
-use crate::model::{CPU, Config, EngineChoice, Load, Program, folder_program};
-use crate::pipeline::identity::{CalibrationId, ComputeId, Identity, MeasureId};
+use crate::model::{Config, EngineChoice, Load, Program, folder_program};
+use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
 use ghostlab_store::Key;
 
 /// Backbone and engine of a store key.
@@ -26,48 +25,6 @@ pub struct BackboneKeyParts<'a> {
     pub dense: &'a Identity,
     /// Tokens per batch. The batch size affects the last digits of scores.
     pub batch_tokens: usize,
-}
-
-/// Value of `operations` in the keys of all engines except `cpu`. Keys without this field belong to results that were
-/// computed with unfused operations.
-const FUSED_OPERATIONS: &str = "fused";
-
-impl BackboneKeyParts<'_> {
-    /// Returns the key fields of the backbone and engine: content hash, float type, device class and, except for the
-    /// CPU engine, the engine name.
-    pub(crate) fn base_identity(&self) -> Value {
-        let ComputeId { name, dtype, device } = &*self.dense.engine;
-        let mut identity = json!({"backbone": self.dense.model.content, "dtype": dtype, "device": device});
-        if name != CPU.name {
-            identity["engine"] = json!(name);
-            identity["operations"] = json!(FUSED_OPERATIONS);
-        }
-        // If a key lacks `head` or `attention`, that part of the forward pass ran in f32.
-        if self.is_half() {
-            identity["head"] = json!(dtype);
-            identity["attention"] = json!(dtype);
-        }
-        if let Some(weights) = &self.dense.model.weights {
-            identity["weights"] = json!(weights);
-        }
-        identity
-    }
-
-    /// Returns a suffix for lease and journal names. Engines do not share partial scores, so their names must differ.
-    /// The suffix is empty for the f32 CPU engine with weights as stored.
-    pub(crate) fn engine_suffix(&self) -> String {
-        let Identity { engine, model, .. } = self.dense;
-        let head = if self.is_half() { " with its head and attention" } else { "" };
-        let operations = if engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
-        let is_default = **engine == ComputeId::from(CPU);
-        let engine = if is_default { String::new() } else { format!(" {engine}{head}{operations}") };
-        model.weights.as_ref().map_or(engine.clone(), |weights| format!("{engine} in {weights}"))
-    }
-
-    /// Returns whether this is the CPU engine with a float type other than f32.
-    fn is_half(&self) -> bool {
-        self.dense.engine.name == CPU.name && self.dense.engine.dtype != CPU.dtype
-    }
 }
 
 /// Backbone in a grid, with its cells, calibrations and evaluations.

@@ -55,8 +55,6 @@ pub struct SampledScores {
     /// Text or task, as written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Number of sampled chunks, and total number of chunks.
-    pub chunks: [usize; 2],
     /// Total number of windows or documents.
     pub all: usize,
 }
@@ -251,7 +249,6 @@ fn score_backbone_sample(
                 measure: Arc::clone(&evaluation.measure),
                 label: evaluation.target.to_string(),
                 items,
-                chunks: [drawn.len(), eval_set.chunks()],
                 all: all_items,
             });
         }

@@ -37,6 +37,7 @@ impl SettingPath {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
+    /// Returns what the setting belongs to.
     pub fn owner(&self) -> SettingOwner {
         if self.is_of("model") || self.is_of("engine") {
             SettingOwner::Backbone
@@ -55,7 +56,7 @@ impl SettingPath {
     }
 }
 
-/// Owner of a setting. All numbers of a run that have the same owner have the same value of the setting.
+/// Owner of a setting: the input, measurement or cell that determines its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingOwner {
     Backbone,

@@ -3,6 +3,7 @@
 //! stored with the results.
 
 mod flat_settings;
+mod key_fields;
 mod timing_cohort;
 
 use std::fmt;
@@ -310,11 +311,6 @@ impl Identity {
     /// Returns the values of all settings, by path.
     pub fn flat_settings(&self) -> FlatSettings {
         flatten(&self.json())
-    }
-
-    /// Returns the settings in which two identities differ.
-    pub fn differences(&self, other: &Self) -> Vec<SettingDifference> {
-        setting_differences(&self.flat_settings(), &other.flat_settings())
     }
 }
 

@@ -38,6 +38,12 @@ impl BackboneContents<'_> {
         files.iter().map(|file| self.inputs.file_hash(file).map(str::to_owned)).collect()
     }
 
+    /// Returns the hash and the format of each file with documents.
+    fn row_files(&self, files: &[PathBuf]) -> Result<(Vec<String>, Vec<String>)> {
+        let formats = files.iter().map(|file| row_format(file).map(str::to_owned));
+        Ok((self.file_hashes(files)?, formats.collect::<Result<_>>()?))
+    }
+
     /// Returns the identity of a text. For a streamed text, it includes the hashes of the shards in reading order,
     /// which depends on the seed.
     fn text_id(&self, corpus: &str, seed: u64) -> Result<TextId> {
@@ -104,9 +110,8 @@ impl BackboneContents<'_> {
         let how = &task.how;
         let files = data.rows()?;
         let documents = files.evaluated(definition);
-        let rows = self.file_hashes(documents)?;
-        let formats = file_formats(documents)?;
-        let limit = self.inputs.effective_limit(task)?;
+        let (rows, formats) = self.row_files(documents)?;
+        let limit = self.inputs.effective_limit(task)?.map(|limit| json!(limit));
         let bos = how.bos.to_string();
         let [config, tokenizer_config] = self.inputs.read_configs(&self.plan.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
@@ -121,7 +126,7 @@ impl BackboneContents<'_> {
                 version: builtin.version,
                 rows,
                 formats,
-                limit: limit.map(|limit| Canonical::from_value(&json!(limit))),
+                limit: limit.as_ref().map(Canonical::from_value),
                 draw: how.draw,
                 bos,
                 max_length,
@@ -141,7 +146,7 @@ impl BackboneContents<'_> {
             shots: self.shots_id(how, definition, files.examples(definition, how.shots))?,
             chat: self.chat_id(how)?,
             system: how.system.as_ref().map(sha256::of_bytes),
-            limit: limit.map(|limit| Canonical::from_value(&json!(limit))),
+            limit: limit.as_ref().map(Canonical::from_value),
             bos,
             max_length,
             prefix: prefix.as_ref().map(Canonical::from_value),
@@ -163,7 +168,8 @@ impl BackboneContents<'_> {
         if count == 0 {
             return Ok(None);
         }
-        Ok(Some(ShotsId { count, seed: how.seed, rows: self.file_hashes(files)?, formats: file_formats(files)? }))
+        let (rows, formats) = self.row_files(files)?;
+        Ok(Some(ShotsId { count, seed: how.seed, rows, formats }))
     }
 
     fn chat_id(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
@@ -171,10 +177,6 @@ impl BackboneContents<'_> {
         let template = sha256::of_bytes(self.inputs.read_chat_template(&self.plan.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))
     }
-}
-
-fn file_formats(files: &[PathBuf]) -> Result<Vec<String>> {
-    files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
 /// Returns the identity of a latency measurement. `machine` identifies this machine and its device. `among` is the hash

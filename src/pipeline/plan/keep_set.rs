@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::Plan;
-use crate::model::CPU;
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::stage::{KINDS, Member, Stage};
 use ghostlab_store::{InventoryItem, Key, Store};
@@ -90,14 +89,10 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and in the keys that it depends on. Keys for the CPU engine do not contain its name.
+/// Collects the engines in a key and in the keys that it depends on.
 fn collect_engines(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
-    let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
-    if let (Some(dtype), Some(device)) = (dtype, device) {
-        let name = engine.unwrap_or(CPU.name);
-        found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
-    }
+    found.extend(ComputeId::from_key_fields(identity));
     identity.values().for_each(|parent| collect_engines(parent, found));
 }
 

@@ -229,7 +229,7 @@ impl BackbonePlan {
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
                     let description = Arc::new(variant.identity.with_measure(measure));
-                    Arc::new(latency::key(self.key_parts(), variant.repair_key(), &among, &description))
+                    Arc::new(latency::key(&self.name, variant.repair_key(), &among, &description))
                 });
                 (keys.collect(), prompts)
             })

@@ -47,7 +47,7 @@ pub const SUMS: &str = "sums.f64";
 /// layers have been selected. The rows of selected sites stay in the store, where other recoveries of the same cut read
 /// them. The rows of other sites are temporary.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
-    Family::new(KIND, backbone.base_identity(), tokens, backbone)
+    Family::new(KIND, backbone.dense.backbone_fields(), tokens, backbone)
 }
 
 /// Returns the key of the residual stream at one site, for a range of sequences.
@@ -72,7 +72,8 @@ pub(super) fn sequence_range(sequences: &Range<usize>) -> Value {
 const LEASE_PREFIX: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
-    let work = format!("{} {}{}", backbone.dense.model.content, tokens.hash(), backbone.engine_suffix());
+    let dense = backbone.dense;
+    let work = format!("{} {}{}", dense.model.content, tokens.hash(), dense.engine_suffix());
     format!("{LEASE_PREFIX}{}", sha256::of_bytes(work))
 }
 

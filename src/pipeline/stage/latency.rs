@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::group::{Group, JobContext, Order, Programs, ResumeState};
-use super::{BackboneKeyParts, Cost, InputNames, Stage, from_json, to_json};
+use super::{Cost, InputNames, Stage, from_json, to_json};
 use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
@@ -43,9 +43,9 @@ pub const STAGE: Stage = Stage {
 pub const LATENCY: &str = "latency.json";
 
 /// Returns the key of a variant's latency. It contains the machine, the prompt and the number of tokens to decode (from
-/// `what`), and a hash of the variants that are timed together (`among`).
-pub fn key(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>, among: &str, what: &Arc<Identity>) -> Key {
-    let mut identity = backbone.base_identity();
+/// `what`), and a hash of the variants that are timed together (`among`). `backbone` is the name in the grid.
+pub fn key(backbone: &str, operator: Option<&Arc<Key>>, among: &str, what: &Arc<Identity>) -> Key {
+    let mut identity = what.backbone_fields();
     if let Some(MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. }) = what.measure.as_deref() {
         identity["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
@@ -57,7 +57,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>, among: &
         identity["among"] = json!(among);
     }
     let operator = operator.map(|key| ("operator", Arc::clone(key)));
-    Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
+    Key::new(KIND, identity, operator).with_input_name(backbone).with_description(what)
 }
 
 /// Estimates the fixed cost of a decoding step as an equivalent number of prefill rows. A step reads all weights, and

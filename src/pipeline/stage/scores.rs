@@ -62,7 +62,7 @@ const DENSE_REFERENCE: &str = "dense";
 pub(super) const VALUES_FILE: &str = "values.f64";
 
 fn dense_key_part(backbone: BackboneKeyParts<'_>) -> Value {
-    let mut identity = backbone.base_identity();
+    let mut identity = backbone.dense.backbone_fields();
     identity["batch"] = json!(backbone.batch_tokens);
     identity
 }
@@ -179,7 +179,7 @@ pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: Scored
     let content = &dense.model.content;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
     let compared = if extent.damage { format!(" compared with {DENSE_REFERENCE}") } else { String::new() };
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.engine_suffix()))
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), dense.engine_suffix()))
 }
 
 /// Returns whether a lease name belongs to a chunk. Such names are `JOURNAL-CHUNK`, where the journal name is a

@@ -50,7 +50,7 @@ pub(super) fn output_bytes(config: &Config, tokens: usize) -> u64 {
 
 /// Returns the key family of the teacher's predictions on a text.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
-    let mut identity = backbone.base_identity();
+    let mut identity = backbone.dense.backbone_fields();
     identity["likeliest"] = json!(Finetune::TOP_TOKENS);
     Family::new(KIND, identity, tokens, backbone)
 }
