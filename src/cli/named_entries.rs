@@ -111,7 +111,7 @@ impl NamedGrid {
         if let Some(limit) = limit {
             usage["limit"] = json!(limit.value());
         }
-        self.tasks.extend(entry.map(|entry| (task, entry)));
+        insert_entry(&mut self.tasks, "tasks", task, entry.unwrap_or_default())?;
         Ok(usage)
     }
 
@@ -144,21 +144,38 @@ impl NamedGrid {
             },
         }
         entry.extend(max_windows.map(|limit| ("limit".into(), json!(limit))));
-        if !entry.is_empty() {
-            self.corpora.entry(corpus.clone()).or_insert(Value::Object(entry));
-        }
-        Ok(json!({"corpus": corpus, "length": length}))
+        let usage = json!({"corpus": corpus, "length": length});
+        let entry = if entry.is_empty() { Value::Null } else { Value::Object(entry) };
+        insert_entry(&mut self.corpora, "texts", corpus, entry)?;
+        Ok(usage)
     }
 
     /// Formats the grid as JSON, which is valid YAML. `settings` contains all keys except the entries.
     pub(super) fn format(self, mut settings: Value) -> String {
-        let Self { backbones, tasks, corpora, .. } = self;
+        let Self { backbones, mut tasks, mut corpora, .. } = self;
+        tasks.retain(|_, entry| !entry.is_null());
+        corpora.retain(|_, entry| !entry.is_null());
         let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
         for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
             settings[key] = part;
         }
         settings.to_string()
     }
+}
+
+/// Inserts the entry of a text or task, which is null if the grid needs none.
+///
+/// # Errors
+/// Fails if another entry has the same name.
+fn insert_entry(entries: &mut Map<String, Value>, kind: &str, name: String, entry: Value) -> Result<()> {
+    let Some(other) = entries.get(&name).filter(|&other| *other != entry) else {
+        entries.insert(name, entry);
+        return Ok(());
+    };
+    let [first, second] = [other, &entry].map(|entry| entry["path"].as_str().unwrap_or(&name));
+    Err(Error::bad_input(format!("two different {kind} have the name `{name}`"))
+        .found(format!("{first} and {second}"))
+        .hint("rename one of the files"))
 }
 
 /// Returns the entries in a section of a profile, with absolute paths. `folder` contains the profile.

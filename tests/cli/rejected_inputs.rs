@@ -191,3 +191,23 @@ fn grid_typos_are_reported_with_locations() {
     world.write("grid.yaml", grid.replace("train.txt", "nowhere.txt"));
     world.assert_rejected(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
 }
+
+#[test]
+fn different_files_with_the_same_name_are_rejected() {
+    let world = World::new();
+    std::fs::create_dir(world.path("other")).unwrap();
+    for (file, copy) in [("test.jsonl", "other/test.jsonl"), ("copa.jsonl", "other/copa.jsonl")] {
+        std::fs::copy(world.path(file), world.path(copy)).unwrap();
+        let option = if file == "test.jsonl" { "--perplexity" } else { "--tasks" };
+        let output = world.ghostlab(&["score", "backbone", option, file, copy, "--length", "64"]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        for word in ["have the name", &format!("/{copy}"), "rename one of the files"] {
+            assert!(text.contains(word), "`{word}` is not in:\n{text}");
+        }
+    }
+    // The same file with two window lengths is one text.
+    let output =
+        world.ghostlab(&["score", "backbone", "--perplexity", "test.jsonl@32", "test.jsonl@64", "--rule", "ptb"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
