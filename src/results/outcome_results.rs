@@ -9,7 +9,6 @@ use super::measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow
 use super::number_record::{Condition, DENSE, Record};
 use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, EvalTask, Grid, Method, MethodAxis};
-use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
@@ -328,11 +327,11 @@ impl MeasurementsBuilder<'_> {
                     _ => continue,
                 };
                 let is_noisy_speedup = (metric.family() == SPEEDUP.id
-                    && timing.is_some_and(LatencyResult::has_noisy_speedup))
+                    && timing.is_some_and(|timed| timed.has_noisy_speedup()))
                     || (metric.family() == DECODE_SPEEDUP.id
                         && timing
                             .and_then(|timing| timing.decode.as_ref())
-                            .is_some_and(DecodeResult::has_noisy_speedup));
+                            .is_some_and(|decode| decode.has_noisy_speedup()));
                 let setup =
                     self.build_setup(measured, settings::flatten_below(metric.family(), prompt), Some(protocol));
                 let sample = match timing {
