@@ -11,7 +11,7 @@ use super::{Artifact, ArtifactOutcome, Executor, GateMode, ResultsFolder, make};
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Grid, Latency};
-use crate::latency::LatencyResult;
+use crate::latency::{LatencyResult, RoundTimes};
 use crate::model::EngineRequest;
 use crate::pipeline::exec::{CellResult, EvalResult, GridOutcome};
 use crate::pipeline::identity::MeasureId;
@@ -35,10 +35,7 @@ impl Executor for FixedTimes {
                     measure: MeasureId::Boundary.into(),
                     extent: None,
                     sample: Some(LatencyResult {
-                        times: times.clone(),
-                        by_channel: None,
-                        dense: times.clone(),
-                        first: 0,
+                        prefill: RoundTimes { times: times.clone(), by_channel: None, dense: times.clone(), first: 0 },
                         sessions: 1,
                         weight_bytes: 300,
                         intermediate_bytes: Some(100),

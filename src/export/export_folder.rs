@@ -150,7 +150,7 @@ fn write_files(
     }
     let source_config = read_config(source)?;
     let generation = read_generation_config(source, &source_config)?;
-    let trimmed = variant_config(source_config, config, layout, weight_format.dtype)?;
+    let trimmed = variant_config(source_config, config, layout, weight_format.dtype);
     put_file(draft, "config.json", to_pretty_json(&Value::Object(trimmed))?.as_bytes())?;
     put_file(draft, "generation_config.json", to_pretty_json(&Value::Object(generation))?.as_bytes())?;
     for name in COPIED_FILES {

@@ -10,7 +10,6 @@ use super::number_record::{Condition, DENSE, Record};
 use super::result_row::{CalibrationSummary, CellSummary, ResultRow, Results, Sample, Setup};
 use super::{MeasuredProgram, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, EvalTask, Grid, Method, MethodAxis};
-use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
@@ -289,11 +288,11 @@ impl CellRowsBuilder<'_> {
                     _ => continue,
                 };
                 let is_noisy_speedup = (metric.family() == SPEEDUP.id
-                    && timing.is_some_and(LatencyResult::has_noisy_speedup))
+                    && timing.is_some_and(|timed| timed.has_noisy_speedup()))
                     || (metric.family() == DECODE_SPEEDUP.id
                         && timing
                             .and_then(|timing| timing.decode.as_ref())
-                            .is_some_and(DecodeResult::has_noisy_speedup));
+                            .is_some_and(|decode| decode.has_noisy_speedup()));
                 let setup =
                     self.build_setup(measured, settings::flatten_below(metric.family(), prompt), Some(protocol));
                 let sample = match timing {

@@ -9,7 +9,7 @@ use super::atomic_file::{polars_error, write_row_groups};
 use super::settings::{distinct, group_by_key};
 use crate::error::Result;
 use crate::grid::Latency;
-use crate::latency::{DecodeResult, LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
+use crate::latency::{LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
 /// Name of the file in a results directory that contains all timed passes.
@@ -209,7 +209,7 @@ impl NoisyTimes {
 }
 
 fn spreads(prompt: &TimedPrompt<'_>) -> [Option<TimeSpread>; 2] {
-    [prompt.result.spread(), prompt.result.decode.as_ref().and_then(DecodeResult::spread)]
+    [prompt.result.spread(), prompt.result.decode.as_ref().and_then(|decode| decode.spread())]
 }
 
 /// Formats a note about noisy times and their consequences.
@@ -230,16 +230,18 @@ mod tests {
 
     use super::*;
     use crate::grid::Cell;
-    use crate::latency::LatencyResult;
+    use crate::latency::{LatencyResult, RoundTimes};
     use crate::pipeline::identity::MeasureId;
     use crate::pipeline::outcome::EvalResult;
 
     fn result(times: Option<&[f64]>, by_channel: Option<&[f64]>) -> Option<LatencyResult> {
         Some(LatencyResult {
-            times: times.map(<[f64]>::to_vec),
-            by_channel: by_channel.map(<[f64]>::to_vec),
-            dense: None,
-            first: 0,
+            prefill: RoundTimes {
+                times: times.map(<[f64]>::to_vec),
+                by_channel: by_channel.map(<[f64]>::to_vec),
+                dense: None,
+                first: 0,
+            },
             sessions: 1,
             weight_bytes: 300,
             intermediate_bytes: Some(100),
@@ -305,7 +307,8 @@ mod tests {
     #[test]
     fn extra_rounds_are_written_and_noted_but_not_counted() {
         let times: Vec<f64> = [30.0, 50.0].into_iter().chain([10.0; 10]).collect();
-        let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
+        let mut adapted = result(Some(&times), None).unwrap();
+        adapted.prefill.first = 2;
         assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));
         let outcome = outcome(vec![Some(adapted), None]);
         let noted = latency_notes(&outcome);

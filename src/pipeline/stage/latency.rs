@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::latency::{
-    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, PassTimes, Prompt, Rounds, Session, count_passes,
-    decode_work, has_diagonal, measure_decoding, measure_interleaved, measure_until_stable, with_dense_operators,
+    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, PassTimes, Prompt, RoundTimes, Rounds, Session,
+    count_passes, decode_work, has_diagonal, measure_decoding, measure_interleaved, measure_until_stable,
+    with_dense_operators,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deploy};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
@@ -306,30 +307,29 @@ impl TimedComparison<'_> {
         prefill: &mut SessionTimes,
         decoded: Option<&mut SessionTimes>,
     ) -> Result<LatencyResult> {
-        let TimedVariant { full, by_channel, .. } = candidate;
-        let times = self.next_times(prefill, full);
-        let times_by_channel = by_channel.as_ref().and_then(|program| self.next_times(prefill, program));
+        let full = &candidate.full;
+        let prefill = self.take_round_times(candidate, prefill);
         let decode = self.latency.decode.zip(decoded).map(|(new, session)| DecodeResult {
             tokens: new * self.prompt.batch,
-            times: self.next_times(session, full),
-            by_channel: by_channel.as_ref().and_then(|program| self.next_times(session, program)),
-            dense: None,
-            first: session.first_counted_round,
+            rounds: self.take_round_times(candidate, session),
             work: decode_work(self.config, full, self.prompt, new),
             dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
         });
-        let intermediate_bytes = if times.is_some() { self.measure_intermediate_bytes(full)? } else { None };
+        let intermediate_bytes = if prefill.times.is_some() { self.measure_intermediate_bytes(full)? } else { None };
         Ok(LatencyResult {
-            times,
-            by_channel: times_by_channel,
-            dense: None,
-            first: prefill.first_counted_round,
+            prefill,
             sessions: 1,
             weight_bytes: self.choice.needed_bytes(self.config, full),
             intermediate_bytes,
             dense_bytes: None,
             decode,
         })
+    }
+
+    fn take_round_times(&self, candidate: &TimedVariant, session: &mut SessionTimes) -> RoundTimes {
+        let times = self.next_times(session, &candidate.full);
+        let by_channel = candidate.by_channel.as_ref().and_then(|program| self.next_times(session, program));
+        RoundTimes { times, by_channel, dense: None, first: session.first_counted_round }
     }
 
     /// Returns the next times in the session, which belong to `program`. Returns `None` if the program ran out of

@@ -19,6 +19,11 @@ pub enum HookPoint {
 }
 
 impl HookPoint {
+    /// Returns the hook point after the given number of sublayers.
+    pub(super) fn at_position(position: usize) -> Self {
+        if position.is_multiple_of(2) { Self::Stream(position / 2) } else { Self::Middle(position / 2) }
+    }
+
     /// Returns the number of sublayers before the hook point.
     pub fn position(self) -> usize {
         match self {

@@ -10,9 +10,7 @@ use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
-use crate::model::{
-    Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, count_fitting_pieces,
-};
+use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Trie, count_fitting_pieces};
 
 /// Similarities and residual streams that a calibration pass collects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -159,11 +157,8 @@ pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     for (index, (sublayer, layer)) in
         program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.sublayer()?)))
     {
-        let (input, output) = match sublayer {
-            Sublayer::Attention => (HookPoint::Stream(layer), HookPoint::Middle(layer)),
-            Sublayer::Mlp => (HookPoint::Middle(layer), HookPoint::Stream(layer + 1)),
-        };
-        sites.extend([(index - 1, input), (index, output)]);
+        let before = sublayer.index_in_model(layer);
+        sites.extend([(index - 1, HookPoint::at_position(before)), (index, HookPoint::at_position(before + 1))]);
     }
     sites
 }

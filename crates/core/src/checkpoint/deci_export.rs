@@ -15,14 +15,13 @@ use candle_core::quantized::gguf_file::Value;
 use super::gguf_tensor::{
     GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, unsupported_error,
 };
-use super::layout::{AttachedOperator, Layout};
+use super::layout::{AttachedOperator, Layout, TensorContent};
 use crate::error::Result;
 use crate::files::gguf_writer::GgufInfo;
 use crate::model::architecture::{Activation, GgufForm, QueryKeyNorm, RopeEntries};
-use crate::model::attached_form::{bias_name, input_norm_name};
-use crate::model::tensor_name::name;
+use crate::model::side_operators::OperatorTensor;
 use crate::model::tensors::sublayer_of;
-use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
+use crate::model::{AttachedForm, BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
 /// Number of hidden units in an all-zero MLP, which is the block size of the quantized types.
 const ZERO_MLP_WIDTH: usize = 32;
@@ -108,12 +107,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Returns the layers of the GGUF file. Operators become separate layers unless they replace a dropped attention.
-fn arrange_layout_blocks(layout: &Layout) -> Vec<Block<'_>> {
-    arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached)
-}
-
 /// Plans the GGUF layers for `layers` checkpoint layers without the `dropped` sublayers, and for their operators.
+/// Operators become separate layers unless they replace a dropped attention.
 fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOperator]) -> Vec<Block<'a>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for layer in 0..layers {
@@ -144,7 +139,7 @@ fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOpera
 
 /// Returns the number of heads and the MLP width of each layer.
 pub(super) fn compute_layer_counts(layout: &Layout, config: &Config) -> LayerCounts {
-    let blocks = arrange_layout_blocks(layout);
+    let blocks = arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached);
     let list = |count: &dyn Fn(&Block<'_>) -> usize| {
         Value::Array(blocks.iter().map(|block| count_value(count(block))).collect())
     };
@@ -166,7 +161,7 @@ pub(super) fn plan_tensors<'a>(
     for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYER_PREFIX)) {
         tensors.push(checkpoint_tensor(config, &tensor.name, tensor, file_type)?);
     }
-    for (index, block) in arrange_layout_blocks(layout).iter().enumerate() {
+    for (index, block) in arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached).iter().enumerate() {
         let prefix = format!("{LAYER_PREFIX}{}.", block.layer);
         for tensor in &layout.tensors {
             let Some(suffix) = tensor.name.strip_prefix(&prefix) else { continue };
@@ -175,7 +170,8 @@ pub(super) fn plan_tensors<'a>(
                 Sublayer::Attention => block.mixer == Mixer::Attention,
                 Sublayer::Mlp => block.has_mlp,
             };
-            let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.owns(&tensor.name));
+            let is_operator =
+                matches!(tensor.content, TensorContent::Operator(_) | TensorContent::Norm(_) | TensorContent::Bias(_));
             if is_in_block && !is_operator {
                 tensors.push(checkpoint_tensor(config, &format!("{LAYER_PREFIX}{index}.{suffix}"), tensor, file_type)?);
             }
@@ -189,15 +185,14 @@ pub(super) fn plan_tensors<'a>(
 /// Adds the tensors of a layer's operator.
 fn add_operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, tensors: &mut Vec<GgufTensor<'a>>) {
     let Some(attached) = block.operator else { return };
-    let module = attached.place.module();
-    let names = [
-        (name(attached.layer, &module), "attn_output.weight"),
-        (input_norm_name(attached.layer, &module), "attn_norm.weight"),
-        (bias_name(attached.layer, &module), "ffn_down.bias"),
-    ];
-    for (stored, suffix) in names {
+    for (kind, stored, shape) in attached.declaration().tensors(attached.operator.channels()) {
+        let suffix = match kind {
+            OperatorTensor::Matrix => "attn_output.weight",
+            OperatorTensor::Norm => "attn_norm.weight",
+            OperatorTensor::Bias => "ffn_down.bias",
+        };
         if let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == stored) {
-            let info = build_info(index, suffix, GgmlDType::F32, &tensor.shape);
+            let info = build_info(index, suffix, GgmlDType::F32, &shape);
             tensors.push(GgufTensor { info, content: GgufContent::Checkpoint(tensor) });
         }
     }
@@ -217,7 +212,8 @@ fn add_zero_tensors(
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);
-    let is_weighted = block.operator.is_some_and(AttachedOperator::is_weighted);
+    let normed = AttachedForm::Normed { weighted: true };
+    let is_weighted = block.operator.is_some_and(|attached| attached.declaration().form == normed);
     if block.mixer == Mixer::Linear && !is_weighted {
         add("attn_norm.weight", &[hidden], ones());
     }

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
+use crate::model::attached_form::{AttachedForm, norm_name};
+use crate::model::side_operators::OperatorTensor;
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
 use crate::model::tensors::{StoredPart, open_checked_weights, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
-use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
+use crate::model::{Attachment, BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
 
 /// Planned checkpoint of a variant (pruned and repaired backbone). Layers and the names of their tensors are
 /// renumbered.
@@ -34,16 +35,11 @@ pub struct AttachedOperator {
 }
 
 impl AttachedOperator {
-    /// Returns whether a checkpoint tensor belongs to the operator.
-    pub(super) fn owns(&self, tensor: &str) -> bool {
-        let module = self.place.module();
-        let names = [name(self.layer, &module), input_norm_name(self.layer, &module), bias_name(self.layer, &module)];
-        names.iter().any(|name| name == tensor)
-    }
-
-    /// Returns whether the operator applies a norm with weights to its input.
-    pub(super) fn is_weighted(&self) -> bool {
-        matches!(AttachedForm::from_operator(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
+    /// Returns the config entry for the operator.
+    pub(super) fn declaration(&self) -> Attachment {
+        let Self { layer, place, operator } = self;
+        let form = AttachedForm::from_operator(operator);
+        Attachment { layer: *layer, place: *place, form, bias: operator.has_bias() }
     }
 }
 
@@ -123,18 +119,14 @@ impl Layout {
                 let new = if has_mapped_norm { norm_name(index, &part.name) } else { name(index, &part.name) };
                 add(new, part.shape, content);
             }
-            for AttachedOperator { place: branch, operator, .. } in layer_operators {
-                let module = branch.module();
-                let form = AttachedForm::from_operator(operator)?;
-                if operator.has_bias() {
-                    let bias = TensorContent::Bias(Arc::clone(operator));
-                    add(bias_name(index, &module), vec![c], bias);
-                }
-                if form == (AttachedForm::Normed { weighted: true }) {
-                    add(input_norm_name(index, &module), vec![c], TensorContent::Norm(Arc::clone(operator)));
-                }
-                if let Some(shape) = form.shape(c) {
-                    add(name(index, &module), shape, TensorContent::Operator(Arc::clone(operator)));
+            for attached in layer_operators {
+                for (kind, name, shape) in attached.declaration().tensors(c).rev() {
+                    let content = match kind {
+                        OperatorTensor::Matrix => TensorContent::Operator,
+                        OperatorTensor::Norm => TensorContent::Norm,
+                        OperatorTensor::Bias => TensorContent::Bias,
+                    };
+                    add(name, shape, content(Arc::clone(&attached.operator)));
                 }
             }
         }

@@ -31,9 +31,10 @@ mod layout;
 mod shards;
 mod variant_config;
 
+pub use crate::model::weights::INDEX;
 pub use deci_export::{check_deci_step, check_deci_support};
 pub use gguf_export::{GgufMetadata, gguf_form};
 pub use gguf_tensor::GgufType;
 pub use layout::{AttachedOperator, Layout};
-pub use shards::{INDEX, WeightFiles, header};
+pub use shards::{WeightFiles, header};
 pub use variant_config::{MODELING_FILE, modeling_source, variant_config};

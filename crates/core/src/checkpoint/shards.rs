@@ -14,11 +14,9 @@ use serde_json::{Map, Value, json};
 use super::layout::{CheckpointTensor, Layout, TensorContent};
 use crate::error::{Error, Result};
 use crate::model::tensor_name::name;
-use crate::model::weights::Weights;
+use crate::model::weights::{SINGLE, Weights};
 use crate::model::{FloatType, MergedLayer, weighted_sum};
 
-/// Name of the index file, which maps tensors to weight files. It is written only if there are several weight files.
-pub const INDEX: &str = "model.safetensors.index.json";
 /// Number of elements per written block.
 const BLOCK_ELEMENTS: usize = 1 << 20;
 /// Number of elements that a thread converts per task.
@@ -49,7 +47,7 @@ impl Layout {
         let mut map = Map::new();
         for (index, tensors) in shards.iter().enumerate() {
             let name = match shards.len() {
-                1 => "model.safetensors".to_owned(),
+                1 => SINGLE.to_owned(),
                 count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
             };
             map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
@@ -58,7 +56,7 @@ impl Layout {
             let mut write_bytes = |bytes: &[u8]| file.write_all(bytes).map_err(|error| write_error(&error, &path));
             let infos = tensors
                 .iter()
-                .map(|tensor| (tensor.name.clone(), safetensors_dtype(tensor.dtype), tensor.shape.clone()))
+                .map(|tensor| (tensor.name.clone(), tensor.dtype.candle_dtype().into(), tensor.shape.clone()))
                 .collect();
             write_bytes(&header(infos)?)?;
             for tensor in tensors {
@@ -97,14 +95,6 @@ impl Layout {
 
 fn write_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("write", path, error)
-}
-
-fn safetensors_dtype(dtype: FloatType) -> Dtype {
-    match dtype {
-        FloatType::F32 => Dtype::F32,
-        FloatType::F16 => Dtype::F16,
-        FloatType::Bf16 => Dtype::BF16,
-    }
 }
 
 /// Encodes the length prefix and the JSON header of a safetensors file. The header is padded with spaces to a multiple

@@ -4,10 +4,10 @@
 use serde_json::{Map, Value, json};
 
 use super::layout::{AttachedOperator, Layout};
-use crate::error::Result;
-use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached_form::{ACTIVATION_KEY, AttachedForm, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY};
+use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow};
+use crate::model::attached_form::CONFIG_KEY;
 use crate::model::experts::{DENSE_LAYERS_KEY, SPARSE_STEP_KEY};
+use crate::model::side_operators::export_section;
 use crate::model::window::{first_window_layer, layer_types};
 use crate::model::{Config, FloatType};
 
@@ -15,15 +15,12 @@ use crate::model::{Config, FloatType};
 /// layers. Variants with operators that are not folded into weights, or with dropped sublayers, need the modeling file.
 /// Their config names this file and an unknown activation, so that loaders that ignore the file fail. `model_type`
 /// stays unchanged, so that transformers finds the tokenizer class without remote code.
-///
-/// # Errors
-/// Fails if an operator cannot be exported.
 pub fn variant_config(
     mut config: Map<String, Value>,
     unpruned: &Config,
     layout: &Layout,
     dtype: Option<FloatType>,
-) -> Result<Map<String, Value>> {
+) -> Map<String, Value> {
     let architecture = unpruned.architecture;
     retain_layers(&mut config, unpruned, &layout.kept);
     // Some classes tie the embeddings by default. If `tie_word_embeddings` is true and the checkpoint has a separate
@@ -49,7 +46,8 @@ pub fn variant_config(
         let file = MODELING_FILE.trim_end_matches(".py");
         let qualified_name = |suffix: &str| format!("{file}.{}", class_name(architecture, suffix));
         let key = architecture.activation.0;
-        config.insert(CONFIG_KEY.into(), export_entry(unpruned, layout)?);
+        let operators = layout.attached.iter().map(AttachedOperator::declaration);
+        config.insert(CONFIG_KEY.into(), export_section(operators, &layout.dropped, unpruned.activation));
         config.insert(key.into(), REMOTE_CODE_HINT.into());
         config.insert("architectures".into(), json!([class_name(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
@@ -60,21 +58,7 @@ pub fn variant_config(
         });
         config.insert("auto_map".into(), map);
     }
-    Ok(config)
-}
-
-/// Returns the config entry that describes the operators and the dropped sublayers of an export.
-fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
-    let operators = layout.attached.iter().map(|AttachedOperator { layer, place, operator }| {
-        let form = AttachedForm::from_operator(operator)?.name();
-        Ok(json!({"layer": layer, "at": place.name(), "form": form, "bias": operator.has_bias()}))
-    });
-    let operators = operators.collect::<Result<Vec<Value>>>()?;
-    let mut entry = json!({OPERATORS_KEY: operators, ACTIVATION_KEY: activation_names(unpruned.activation)[0]});
-    if !layout.dropped.is_empty() {
-        entry[DROPPED_KEY] = json!(layout.dropped);
-    }
-    Ok(entry)
+    config
 }
 
 /// Sets the layer count and drops the per-layer settings of removed layers.
@@ -171,7 +155,7 @@ mod tests {
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         entries.extend(extra.as_object().unwrap().clone());
-        variant_config(entries, &config, &layout, Some(FloatType::Bf16)).unwrap()
+        variant_config(entries, &config, &layout, Some(FloatType::Bf16))
     }
 
     #[test]

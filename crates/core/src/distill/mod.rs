@@ -4,7 +4,6 @@
 //! | file | content |
 //! | --- | --- |
 //! | `teacher` | the dense backbone's most likely tokens at each position |
-//! | `layers_after` | the frozen layers after the operator, computed with differentiable operations |
 //! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
 //! Teacher and student share all layers before the operator, so the operator's input `X_pre` is read from the stored
@@ -22,10 +21,10 @@
 //! # }
 //! ```
 
-mod layers_after;
 mod teacher;
 mod training;
 
-pub use layers_after::LayersAfter;
 pub use teacher::{TopTokens, top_tokens};
 pub use training::{Checkpoint, Finetune, Training};
+
+pub use crate::model::LayersAfter;

@@ -4,10 +4,10 @@ use candle_core::{DType, Device, Tensor, Var};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::layers_after::LayersAfter;
 use super::teacher::TopTokens;
 use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
+use crate::model::LayersAfter;
 use crate::model::candle::ops;
 
 /// Training run for the matrix of one operator.

@@ -1,64 +1,43 @@
 //! Timed decoding of new tokens after a prompt.
 
+use std::ops::Deref;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{
-    ExtraRounds, Prompt, Rounds, Session, build_separate_tries, counted_rounds, has_unstable_times, run_rounds,
-};
-use super::spread::{Speedup, TimeSpread};
+use super::result::RoundTimes;
+use super::rounds::{ExtraRounds, Prompt, Rounds, Session, build_separate_tries, run_rounds};
+use super::spread::TimeSpread;
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, SequenceInput, Trie};
 
-/// Decoding times of a variant for new tokens after one prompt.
+/// Decoding times of a variant for new tokens after one prompt. Derefs to the times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
     /// Number of new tokens per round, summed over all sequences.
     pub tokens: usize,
-    /// Milliseconds per round with every stream operator applied as a full matrix product. `None` if memory was
-    /// insufficient.
-    pub times: Option<Vec<f64>>,
-    /// Times with diagonal operators applied as one multiplication per channel. `None` if there are no diagonal
-    /// operators.
-    pub by_channel: Option<Vec<f64>>,
-    /// Times of the dense backbone in the same rounds, if it was measured.
-    pub dense: Option<Vec<f64>>,
-    /// Index of the first of the rounds that enter the statistics.
-    pub first: usize,
+    #[serde(flatten)]
+    pub rounds: RoundTimes,
     /// FLOPs for the new tokens according to the cost model. `dense_work` is the value for the dense backbone.
     pub work: f64,
     pub dense_work: f64,
 }
 
+impl Deref for DecodeResult {
+    type Target = RoundTimes;
+
+    fn deref(&self) -> &RoundTimes {
+        &self.rounds
+    }
+}
+
 impl DecodeResult {
-    pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::from_times(counted_rounds(self.first, self.times.as_deref()?))
-    }
-
-    /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
-    pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::from_times(counted_rounds(self.first, self.by_channel.as_deref()?))
-    }
-
     /// Returns the throughput in tokens per second, computed from the mean time. Its relative deviation equals that of
     /// the time.
     pub fn rate(&self) -> Option<TimeSpread> {
         let spread = self.spread()?;
         let mean = 1e3 * self.tokens as f64 / spread.mean;
         Some(TimeSpread { mean, deviation: mean * spread.relative() })
-    }
-
-    /// Returns whether the speedup is based on unstable times.
-    pub fn has_noisy_speedup(&self) -> bool {
-        has_unstable_times(self.first, [self.dense.as_deref(), self.times.as_deref()])
-    }
-
-    pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::from_times(
-            counted_rounds(self.first, self.dense.as_deref()?),
-            counted_rounds(self.first, self.times.as_deref()?),
-        )
     }
 
     /// Returns the speedup predicted by the cost model.
@@ -222,10 +201,12 @@ mod tests {
     fn decode_rate_and_speedup_use_the_same_mean_times() {
         let result = DecodeResult {
             tokens: 64,
-            times: Some(vec![10.0, 10.0, 16.0]),
-            by_channel: None,
-            dense: Some(vec![24.0, 24.0, 24.0]),
-            first: 0,
+            rounds: RoundTimes {
+                times: Some(vec![10.0, 10.0, 16.0]),
+                by_channel: None,
+                dense: Some(vec![24.0, 24.0, 24.0]),
+                first: 0,
+            },
             work: 2.0,
             dense_work: 3.0,
         };

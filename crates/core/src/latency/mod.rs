@@ -33,7 +33,7 @@ mod spread;
 pub use decode::{DecodeResult, decode_work, measure_decoding};
 pub use dense_operators::{has_diagonal, with_dense_operators};
 pub use idle::measure_idle_spread;
-pub use result::LatencyResult;
+pub use result::{LatencyResult, RoundTimes};
 pub use rounds::{ExtraRounds, PassTimes, Prompt, Rounds, Session, count_passes, measure_interleaved};
 pub use sessions::{MAX_SESSIONS, measure_until_stable};
 pub use spread::{MAX_RELATIVE_DEVIATION, Speedup, TimeSpread};

@@ -1,14 +1,16 @@
 //! Timing results of one variant.
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
 
 use super::decode::DecodeResult;
-use super::rounds::{choose_counted_rounds, counted_rounds, has_unstable_times};
+use super::rounds::{Rounds, choose_counted_rounds};
 use super::spread::{Speedup, TimeSpread};
 
-/// Times of a variant for one prompt.
+/// Times of a variant in the rounds of one session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LatencyResult {
+pub struct RoundTimes {
     /// Milliseconds per round with every stream operator applied as a full matrix product. `None` if memory was
     /// insufficient.
     pub times: Option<Vec<f64>>,
@@ -19,6 +21,47 @@ pub struct LatencyResult {
     pub dense: Option<Vec<f64>>,
     /// Index of the first of the rounds that enter the statistics. The protocol sets the number of these rounds.
     pub first: usize,
+}
+
+impl RoundTimes {
+    /// Sets the times of the dense backbone, and chooses the counted rounds.
+    fn set_dense(&mut self, dense: Option<&Self>) {
+        self.dense = dense.and_then(|dense| dense.times.clone());
+        let times: Vec<&[f64]> =
+            [&self.dense, &self.times, &self.by_channel].into_iter().filter_map(Option::as_deref).collect();
+        self.first = choose_counted_rounds(self.first, &times);
+    }
+
+    /// Returns the times of the counted rounds, from which statistics are computed.
+    pub fn counted_times<'t>(&self, times: &'t [f64]) -> &'t [f64] {
+        times.get(self.first..times.len().min(self.first + Rounds::PAPER.timed)).unwrap_or(times)
+    }
+
+    pub fn spread(&self) -> Option<TimeSpread> {
+        TimeSpread::from_times(self.counted_times(self.times.as_deref()?))
+    }
+
+    /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
+    pub fn spread_by_channel(&self) -> Option<TimeSpread> {
+        TimeSpread::from_times(self.counted_times(self.by_channel.as_deref()?))
+    }
+
+    /// Returns whether the speedup is based on unstable times.
+    pub fn has_noisy_speedup(&self) -> bool {
+        let times = [&self.dense, &self.times].into_iter().filter_map(Option::as_deref);
+        times.filter_map(|times| TimeSpread::from_times(self.counted_times(times))).any(|spread| spread.is_noise())
+    }
+
+    pub fn speedup(&self) -> Option<Speedup> {
+        Speedup::from_times(self.counted_times(self.dense.as_deref()?), self.counted_times(self.times.as_deref()?))
+    }
+}
+
+/// Times and memory of a variant for one prompt. Derefs to its prefill times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LatencyResult {
+    #[serde(flatten)]
+    pub prefill: RoundTimes,
     /// Number of complete sessions measured. The times come from the last one.
     #[serde(default = "default_sessions", skip_serializing_if = "is_one")]
     pub sessions: usize,
@@ -43,51 +86,29 @@ fn is_one(sessions: &usize) -> bool {
     *sessions == 1
 }
 
-/// Returns the lists of times that are not `None`.
-fn available_times(times: [&Option<Vec<f64>>; 3]) -> Vec<&[f64]> {
-    times.into_iter().filter_map(Option::as_deref).collect()
+impl Deref for LatencyResult {
+    type Target = RoundTimes;
+
+    fn deref(&self) -> &RoundTimes {
+        &self.prefill
+    }
 }
 
 impl LatencyResult {
     /// Sets the times of the dense backbone, and chooses the counted rounds of prefill and decoding. If the variant is
     /// unstable in the rounds shared by all variants, its most stable rounds are counted instead.
     pub fn set_dense(&mut self, dense: Option<&Self>) {
-        self.dense = dense.and_then(|dense| dense.times.clone());
+        self.prefill.set_dense(dense.map(|dense| &dense.prefill));
         self.dense_bytes = dense.and_then(Self::bytes);
-        self.first = choose_counted_rounds(self.first, &available_times([&self.dense, &self.times, &self.by_channel]));
         if let Some(decode) = &mut self.decode {
-            decode.dense = dense.and_then(|dense| dense.decode.as_ref()?.times.clone());
-            let times = available_times([&decode.dense, &decode.times, &decode.by_channel]);
-            decode.first = choose_counted_rounds(decode.first, &times);
+            decode.rounds.set_dense(dense.and_then(|dense| dense.decode.as_ref()).map(|decode| &decode.rounds));
         }
     }
 
     /// Returns whether the prefill or decoding time is unstable, so that it must not be recorded.
     pub fn is_unstable(&self) -> bool {
-        let decoded = self.decode.as_ref().and_then(DecodeResult::spread);
+        let decoded = self.decode.as_ref().and_then(|decode| decode.spread());
         [self.spread(), decoded].into_iter().flatten().any(|spread| spread.is_noise())
-    }
-
-    pub fn counted_times<'t>(&self, times: &'t [f64]) -> &'t [f64] {
-        counted_rounds(self.first, times)
-    }
-
-    pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::from_times(self.counted_times(self.times.as_deref()?))
-    }
-
-    /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
-    pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::from_times(self.counted_times(self.by_channel.as_deref()?))
-    }
-
-    /// Returns whether the speedup is based on unstable times.
-    pub fn has_noisy_speedup(&self) -> bool {
-        has_unstable_times(self.first, [self.dense.as_deref(), self.times.as_deref()])
-    }
-
-    pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::from_times(self.counted_times(self.dense.as_deref()?), self.counted_times(self.times.as_deref()?))
     }
 
     /// Returns the peak memory in bytes: weights and intermediates.

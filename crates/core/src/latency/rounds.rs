@@ -51,18 +51,6 @@ pub struct Session {
     pub first_counted_round: usize,
 }
 
-/// Returns the times of the counted rounds, from which statistics are computed. The protocol specifies their number.
-pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
-    times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
-}
-
-/// Returns whether any of the given times are unstable in the counted rounds.
-pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bool {
-    let mut spreads =
-        times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
-    spreads.any(|spread| spread.is_noise())
-}
-
 /// Returns the index of the first round to count for a variant. `times` are those of the variant and of the dense
 /// backbone. If they are stable from `first` on, the variant uses the rounds that all variants of the session share.
 /// Otherwise it uses its own most stable consecutive rounds.

@@ -36,13 +36,11 @@ pub fn measure_until_stable(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::RoundTimes;
 
     fn result_with_times(times: [f64; 2]) -> LatencyResult {
         LatencyResult {
-            times: Some(times.to_vec()),
-            by_channel: None,
-            dense: None,
-            first: 0,
+            prefill: RoundTimes { times: Some(times.to_vec()), by_channel: None, dense: None, first: 0 },
             sessions: 1,
             weight_bytes: 0,
             intermediate_bytes: None,

@@ -1,9 +1,8 @@
 //! Config entries and tensor names of the operators that an exported checkpoint contains.
 
 use super::architecture::Architecture;
-use super::operator::Operator;
+use super::operator::{Matrix, Operator};
 use super::tensor_name::name;
-use crate::error::Result;
 
 /// Config key for the section that describes an export.
 pub(crate) const CONFIG_KEY: &str = "ghostlab";
@@ -110,16 +109,13 @@ pub enum AttachedForm {
 
 impl AttachedForm {
     /// Returns the form of an operator.
-    ///
-    /// # Errors
-    /// Fails if the operator is not in host memory.
-    pub fn from_operator(operator: &Operator) -> Result<Self> {
-        Ok(match operator.norm()? {
-            Some(norm) => Self::Normed { weighted: norm.weight.is_some() },
-            None if operator.is_bias_only() => Self::Bias,
-            None if operator.is_diagonal() => Self::Diagonal,
-            None => Self::Dense,
-        })
+    pub fn from_operator(operator: &Operator) -> Self {
+        match &operator.matrix {
+            Matrix::Normed { norm, .. } => Self::Normed { weighted: norm.weighted },
+            Matrix::Identity => Self::Bias,
+            Matrix::Diagonal(_) => Self::Diagonal,
+            Matrix::Dense(_) | Matrix::LowRank { .. } => Self::Dense,
+        }
     }
 
     /// Returns the name of the form in configs.

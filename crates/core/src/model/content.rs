@@ -128,9 +128,9 @@ fn canonical_json(config: &Config) -> Value {
         rounded: _,
         notes: _,
     } = config;
-    let ArchitectureValues { norms, query_key_norm, .. } = ArchitectureValues::new(architecture);
     let mut value = json!({
-        "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
+        "norms": architecture.norms, "query_key_norm": query_key_norm_name(architecture),
+        "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaling_json),
         "tied": tied_embeddings, "windows": windows,
@@ -145,7 +145,7 @@ fn canonical_json(config: &Config) -> Value {
 /// Returns the properties that were added after the first five architectures. A property with its default value is
 /// `None` and omitted from the hash, so that existing cache keys stay valid.
 fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
-    let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
+    let Architecture { norms_add_one, scaled_embedding, .. } = *config.architecture;
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
     let experts = experts.map(|Experts { count, used, width, normalized }| {
         // Stored keys contain the British spelling.
@@ -176,43 +176,35 @@ fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, O
     .into_iter()
 }
 
-/// Properties of an architecture that affect the computation.
-struct ArchitectureValues {
-    norms: [Option<&'static str>; 4],
-    query_key_norm: &'static str,
-    norms_add_one: bool,
-    scaled_embedding: bool,
-}
-
-impl ArchitectureValues {
-    fn new(architecture: &Architecture) -> Self {
-        let &Architecture {
-            norms,
-            norms_add_one,
-            query_key_norm,
-            scaled_embedding,
-            // Names and parsing rules do not affect the computation.
-            class: _,
-            model_type: _,
-            transformers_names: _,
-            attention_bias: _,
-            mlp_bias: _,
-            window: _,
-            rope: _,
-            activation: _,
-            fused: _,
-            experts: _,
-            scale: _,
-            caps: _,
-            defaults: _,
-            gguf: _,
-        } = architecture;
-        let query_key_norm = match query_key_norm {
-            QueryKeyNorm::None => "none",
-            QueryKeyNorm::PerHead => "per head",
-            QueryKeyNorm::WholeProjection => "whole projection",
-        };
-        Self { norms, query_key_norm, norms_add_one, scaled_embedding }
+/// Returns the stored name of the norm of queries and keys. The pattern lists all fields of an architecture, so that new
+/// ones cannot be forgotten.
+fn query_key_norm_name(architecture: &Architecture) -> &'static str {
+    let &Architecture {
+        query_key_norm,
+        // Added by `canonical_json` and `optional_properties`.
+        norms: _,
+        norms_add_one: _,
+        scaled_embedding: _,
+        // Names and parsing rules do not affect the computation.
+        class: _,
+        model_type: _,
+        transformers_names: _,
+        attention_bias: _,
+        mlp_bias: _,
+        window: _,
+        rope: _,
+        activation: _,
+        fused: _,
+        experts: _,
+        scale: _,
+        caps: _,
+        defaults: _,
+        gguf: _,
+    } = architecture;
+    match query_key_norm {
+        QueryKeyNorm::None => "none",
+        QueryKeyNorm::PerHead => "per head",
+        QueryKeyNorm::WholeProjection => "whole projection",
     }
 }
 

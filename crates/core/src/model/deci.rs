@@ -5,11 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::architecture::{ARCHITECTURES, Architecture, CLASS_PREFIX, GgufForm, activation_names};
-use super::attached_form::{
-    ACTIVATION_KEY, AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY, bias_name, input_norm_name,
-};
+use super::architecture::{ARCHITECTURES, Architecture, CLASS_PREFIX, GgufForm};
+use super::attached_form::{AttachedForm, BranchPlace, CONFIG_KEY, bias_name, input_norm_name};
 use super::cut::Cut;
+use super::side_operators::{Attachment, export_section};
 use super::sublayer::Sublayer;
 use super::tensor_name::name;
 use crate::error::{Error, Result};
@@ -42,13 +41,14 @@ struct Block {
 }
 
 impl Block {
-    /// Returns the form of the block's operator, if any, and whether the operator has a bias.
-    fn operator(self) -> Option<(AttachedForm, bool)> {
-        match (self.is_linear, self.has_constant) {
-            (true, bias) => Some((AttachedForm::Normed { weighted: true }, bias)),
-            (false, true) => Some((AttachedForm::Bias, true)),
-            (false, false) => None,
-        }
+    /// Returns the operator of the block with index `layer`, if any.
+    fn operator(self, layer: usize) -> Option<Attachment> {
+        let form = match (self.is_linear, self.has_constant) {
+            (true, _) => AttachedForm::Normed { weighted: true },
+            (false, true) => AttachedForm::Bias,
+            (false, false) => return None,
+        };
+        Some(Attachment { layer, place: BranchPlace::Before, form, bias: self.has_constant })
     }
 }
 
@@ -114,24 +114,19 @@ impl DeciLayers {
     /// Returns the config entries `architectures` and `ghostlab` that describe the layers. The map is empty if all
     /// layers are complete.
     pub(super) fn entries(&self, architecture: &Architecture) -> Map<String, Value> {
-        let mut dropped = Cut::default();
-        let mut operators = Vec::new();
-        for (layer, block) in self.blocks.iter().enumerate() {
+        let blocks = self.blocks.iter().enumerate();
+        let sublayers = blocks.clone().flat_map(|(layer, block)| {
             let has = [(Sublayer::Attention, block.has_attention), (Sublayer::Mlp, block.has_mlp)];
-            for (sublayer, _) in has.into_iter().filter(|&(_, has)| !has) {
-                dropped = dropped.with(layer, sublayer);
-            }
-            operators.extend(block.operator().map(|(form, bias)| {
-                json!({"layer": layer, "at": BranchPlace::Before.name(), "form": form.name(), "bias": bias})
-            }));
-        }
+            has.into_iter().filter(|&(_, has)| !has).map(move |(sublayer, _)| (layer, sublayer))
+        });
+        let dropped: Cut = sublayers.collect();
         if dropped.is_empty() {
             return Map::new();
         }
         let class = format!("{CLASS_PREFIX}{}", architecture.class);
-        let activation = activation_names(architecture.activation.1)[0];
-        let entry = json!({OPERATORS_KEY: operators, DROPPED_KEY: dropped, ACTIVATION_KEY: activation});
-        [("architectures".to_owned(), json!([class])), (CONFIG_KEY.to_owned(), entry)].into_iter().collect()
+        let operators = blocks.filter_map(|(layer, block)| block.operator(layer));
+        let section = export_section(operators, &dropped, architecture.activation.1);
+        [("architectures".to_owned(), json!([class])), (CONFIG_KEY.to_owned(), section)].into_iter().collect()
     }
 
     /// Returns the Hugging Face name for a GGUF tensor such as `blk.3.attn_output.weight`.

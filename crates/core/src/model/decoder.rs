@@ -21,7 +21,7 @@ use super::products::Products;
 use super::program::Step;
 use super::rope::{Rotaries, Rotary};
 use super::slice::{elements, tensor};
-use super::sublayer::Sublayer;
+use super::sublayer::{Sublayer, SublayerOutput};
 use super::tensor_name::FINAL_NORM;
 use super::tensors::{self, open_checked_weights};
 use super::trie::Model;
@@ -57,17 +57,6 @@ impl AttentionContext for Batch {
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
         Ok(kernels::attention(qkv, &rotated, params, self.kernel_segments()))
     }
-}
-
-/// Stage at which the computation of a sublayer stops.
-#[derive(Clone, Copy, PartialEq)]
-enum SublayerOutput {
-    /// Output of the last projection, before the norm at the end of the branch if there is one.
-    Projection,
-    /// The complete branch, including the norm at its end if there is one.
-    Branch,
-    /// The branch added to the residual stream.
-    Stream,
 }
 
 impl Decoder {

@@ -64,7 +64,7 @@ pub(crate) mod window;
 
 pub use attached_form::{AttachedForm, BranchPlace, StepForm};
 pub use batch::{Batch, Divergence, Prediction, ScoredRow};
-pub use candle::{CandleEngine, CandleReference, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
+pub use candle::{CandleEngine, CandleReference, DeviceName, FloatType, Gpu, LayersAfter, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory_error};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use compute_type::ComputeType;

@@ -74,16 +74,7 @@ impl Rotaries {
         let window_rope = config.window_rope.as_ref().unwrap_or(&config.rope);
         let rotaries =
             vec![Rotary::new(&config.rope, width), Rotary::new(window_rope, width), Rotary::new(&config.rope, 0)];
-        Self {
-            rotaries,
-            rotary_by_layer: (0..config.layers)
-                .map(|layer| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
-                    (false, ..) => 2,
-                    (true, Some(_), Some(_)) => 1,
-                    _ => 0,
-                })
-                .collect(),
-        }
+        Self { rotaries, rotary_by_layer: (0..config.layers).map(|layer| Self::index(config, layer)).collect() }
     }
 
     pub(super) fn get(&self, layer: usize) -> &Rotary {
@@ -100,8 +91,12 @@ impl Rotaries {
     }
 
     /// Returns the index of a layer's rotary embedding.
-    pub(super) fn index(&self, layer: usize) -> usize {
-        self.rotary_by_layer[layer]
+    pub(super) fn index(config: &Config, layer: usize) -> usize {
+        match (config.rotated[layer], config.windows[layer], &config.window_rope) {
+            (false, ..) => 2,
+            (true, Some(_), Some(_)) => 1,
+            _ => 0,
+        }
     }
 }
 

@@ -231,12 +231,7 @@ impl StoredTensor<'_> {
         let mut values = vec![0.0; to - from];
         plain.read_values(from, &mut values)?;
         let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.location(self.name)))?;
-        bytes
-            .as_chunks_mut()
-            .0
-            .iter_mut()
-            .zip(&values[first - from..])
-            .for_each(|(out, value)| *out = value.to_le_bytes());
+        encode_f32(&values[first - from..], bytes);
         Ok(())
     }
 
@@ -279,10 +274,14 @@ impl StoredTensor<'_> {
         let mut blocks = Blocks::new(dtype, (to - from) * block);
         self.shard.read(self.name, &self.info, from * dtype.type_size(), blocks.bytes())?;
         let values = blocks.values().map_err(|error| error.at(self.shard.location(self.name)))?;
-        let values = &values[first - from * block..];
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+        encode_f32(&values[first - from * block..], bytes);
         Ok(())
     }
+}
+
+/// Fills `bytes` with little-endian values.
+fn encode_f32(values: &[f32], bytes: &mut [u8]) {
+    bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
 }
 
 /// Subtracts 1 from each f32.

@@ -11,6 +11,17 @@ pub enum Sublayer {
 
 named!(Sublayer: Attention = "attention", Mlp = "mlp");
 
+/// Stage at which the computation of a sublayer stops.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum SublayerOutput {
+    /// Output of the last projection, before the norm at the end of the branch if there is one.
+    Projection,
+    /// The complete branch, including the norm at its end if there is one.
+    Branch,
+    /// The branch added to the residual stream.
+    Stream,
+}
+
 impl Sublayer {
     /// Returns the index of the sublayer in the backbone: `2·layer`, plus 1 for an MLP.
     pub fn index_in_model(self, layer: usize) -> usize {

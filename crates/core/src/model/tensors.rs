@@ -19,7 +19,7 @@ use super::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,
     expert, name,
 };
-use super::weights::Weights;
+use super::weights::{Rows, Weights};
 use crate::error::Result;
 
 /// Checks that the weight files in a folder contain exactly the tensors that a config requires, with the expected
@@ -37,16 +37,18 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     let mut weights = Weights::open(folder)?;
     for attachment in &config.attachments {
         if let BranchPlace::Norm(norm) = attachment.place {
-            weights.alias(&norm_name(attachment.layer, norm), &name(attachment.layer, norm));
+            weights.alias(&norm_name(attachment.layer, norm), None, &name(attachment.layer, norm));
         }
-        attachment.check(config.hidden, &mut weights)?;
+        for (_, name, shape) in attachment.tensors(config.hidden) {
+            weights.check(&name, &shape)?;
+        }
     }
     let c = config.hidden;
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
     if tied && !weights.contains(EMBEDDING) && weights.contains(HEAD) {
         // Weight files of tied models may contain either of the two matrices.
-        weights.alias(HEAD, EMBEDDING);
+        weights.alias(HEAD, None, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
     for layer in 0..config.layers {
@@ -77,23 +79,24 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
 /// Checks a stored tensor of a layer, and registers the names under which the decoder requests its rows.
 fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
     let tensor = name(layer, &part.name);
-    if let Some((stored_name, shape, first)) = &part.stacked {
+    if let Some((stored_name, rows)) = &part.stacked {
         let stacked = format!("model.layers.{layer}.{stored_name}");
         // transformers may save all experts of a layer as one stacked tensor.
         if !weights.contains(&tensor) && weights.contains(&stacked) {
-            weights.alias_rows(&stacked, shape, *first, &tensor);
-            weights.alias_rows(&stacked, shape, *first, &name(layer, &part.holds[0].0));
+            for requested in [&tensor, &name(layer, &part.holds[0].0)] {
+                weights.alias(&stacked, Some(rows.clone()), requested);
+            }
             return weights.check(&tensor, &part.shape);
         }
     }
     weights.check(&tensor, &part.shape)?;
     match part.holds.as_slice() {
         [(one, _)] if *one == part.name => (),
-        [(one, _)] => weights.alias(&tensor, &name(layer, one)),
+        [(one, _)] => weights.alias(&tensor, None, &name(layer, one)),
         several => {
             let mut first = 0;
             for (one, rows) in several {
-                weights.alias_rows(&tensor, &part.shape, first, &name(layer, one));
+                weights.alias(&tensor, Some(Rows { shape: part.shape.clone(), first }), &name(layer, one));
                 first += rows;
             }
         }
@@ -182,8 +185,8 @@ pub(crate) struct StoredPart {
     pub(crate) holds: Vec<(String, usize)>,
     /// Sublayer whose branch ends with this projection, into which operators on the branch are folded.
     pub(crate) ends: Option<Sublayer>,
-    /// For files with stacked experts: name and shape of the stacked tensor, and this tensor's first row in it.
-    stacked: Option<(String, Vec<usize>, usize)>,
+    /// For files with stacked experts: name of the stacked tensor, and this tensor's rows in it.
+    stacked: Option<(String, Rows)>,
 }
 
 /// Returns the tensors in a layer as stored in the architecture's weight files.
@@ -227,15 +230,14 @@ fn ending_sublayer(part: &str) -> Option<Sublayer> {
     mlp.then_some(Sublayer::Mlp)
 }
 
-type StackedTensor = Option<(String, Vec<usize>, usize)>;
-
 /// Returns the name of an expert's tensor in the files, and its location in the stacked tensor of all experts.
-fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, StackedTensor) {
+fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Option<(String, Rows)>) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
     if part == ROUTER {
         // In files with stacked experts, Mixtral's router has a different name.
-        let stacked = (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), shape.to_vec(), 0));
+        let stacked =
+            (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), Rows { shape: shape.to_vec(), first: 0 }));
         return (names.router.to_owned(), stacked);
     }
     let expert =
@@ -251,7 +253,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     };
     let (stacked_name, shape, first) = stacked;
     let name = format!("{}.{number}.{}", names.experts, names.matrices[matrix_index]);
-    (name, Some((format!("{MLP}.experts.{stacked_name}"), shape, first)))
+    (name, Some((format!("{MLP}.experts.{stacked_name}"), Rows { shape, first })))
 }
 
 /// Reads the weight of a norm. If the architecture's norms multiply by `1 + weight`, adds 1 to the stored values.

@@ -17,8 +17,9 @@ use crate::files::gguf::is_gguf;
 use crate::files::regular;
 use crate::linalg::panels::{PackedFormat, Panels};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+/// Name of the index file, which maps tensors to weight files. It exists only if there are several weight files.
+pub const INDEX: &str = "model.safetensors.index.json";
 
 pub struct Weights {
     folder: PathBuf,
@@ -39,11 +40,13 @@ struct TensorAlias {
     rows: Option<Rows>,
 }
 
-/// Row range of a stored tensor. All dimensions except the last are flattened into rows.
-struct Rows {
+/// Row range of a stored tensor. All dimensions except the last are flattened into rows. The number of rows follows from
+/// the requested shape.
+#[derive(Clone)]
+pub(super) struct Rows {
     /// Shape of the complete tensor.
-    shape: Vec<usize>,
-    first: usize,
+    pub(super) shape: Vec<usize>,
+    pub(super) first: usize,
 }
 
 impl Weights {
@@ -98,15 +101,8 @@ impl Weights {
         Ok(())
     }
 
-    /// Makes the tensor `stored_name` available as `name`.
-    pub(super) fn alias(&mut self, stored_name: &str, name: &str) {
-        self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows: None });
-    }
-
-    /// Makes rows of the tensor `stored_name`, which has the given shape, available as `name`. The rows start at
-    /// `first`, and their number follows from the requested shape.
-    pub(super) fn alias_rows(&mut self, stored_name: &str, shape: &[usize], first: usize, name: &str) {
-        let rows = Some(Rows { shape: shape.to_vec(), first });
+    /// Makes the tensor `stored_name`, or some of its rows, available as `name`.
+    pub(super) fn alias(&mut self, stored_name: &str, rows: Option<Rows>, name: &str) {
         self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows });
     }
 

@@ -10,7 +10,6 @@ pub use super::view::{MatrixView, MatrixViewMut, Update};
 
 /// Element type supported by [`gemm()`].
 pub trait Element: Copy + 'static + private::Sealed {
-    const ZERO: Self;
     const ONE: Self;
 
     /// Multiplies a few rows by a few columns in the summation order of AVX-512. Returns `false` if the product is not
@@ -26,7 +25,6 @@ pub trait Element: Copy + 'static + private::Sealed {
 }
 
 impl Element for f32 {
-    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
     fn try_small_product(
@@ -40,7 +38,6 @@ impl Element for f32 {
 }
 
 impl Element for f64 {
-    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 }
 

@@ -12,9 +12,8 @@ use rayon::prelude::*;
 
 use super::batch_layout::{AttentionContext, Layout, LayoutParams, Piece};
 use super::device::{DeviceName, FloatType};
-use super::device_weight_cache::{LayerTensors, TensorPart, WeightCache, weight_bytes};
+use super::device_weight_cache::{TensorPart, WeightCache, weight_bytes};
 use super::head::HeadParams;
-use super::layer::SublayerOutput;
 use super::memory::{self, DEVICE_MAX_ELEMENTS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
 use super::operators::OperatorCache;
@@ -32,7 +31,7 @@ use crate::model::merged_layer::MergedLayerCache;
 use crate::model::program::Step;
 use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
-use crate::model::sublayer::Sublayer;
+use crate::model::sublayer::{Sublayer, SublayerOutput};
 use crate::model::tensor_name::FINAL_NORM;
 use crate::model::tensors::{self, open_checked_weights};
 use crate::model::trie::{Model, Observer, Trie};
@@ -249,27 +248,11 @@ impl CandleEngine {
         }
     }
 
-    /// Computes the branch of a sublayer up to the stage `end`. `context` computes the attention.
-    fn compute_branch(
-        &self,
-        sublayer: Sublayer,
-        layer: &LayerTensors,
-        context: &dyn AttentionContext,
-        x: &Tensor,
-        end: SublayerOutput,
-    ) -> Result<Tensor> {
-        let scores = ops::Scores::from_config(&self.config);
-        let cos_sin = context.cos_sin(self.rotaries.index(layer.index));
-        layer.branch(&self.config, sublayer, x, end, cos_sin, |queries, keys, values| {
-            context.attention([queries, keys, values], layer.window, scores)
-        })
-    }
-
     fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Sublayer(sublayer, layer) => {
                 let part = self.weight_cache.layer(*layer)?;
-                ops::sum(x, &self.compute_branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
+                part.layer()?.run_sublayer(&self.config, *sublayer, x, SublayerOutput::Stream, piece)
             }
             Step::Edited(sublayer, layer, operator) => {
                 let part = self.weight_cache.layer(*layer)?;
@@ -277,8 +260,8 @@ impl CandleEngine {
                 // A diagonal operator is applied before the norm at the end of a branch, and a dense one after it.
                 let norm = layer.norm_after(*sublayer).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
-                let mut branch =
-                    self.operators.apply(operator, &self.compute_branch(*sublayer, layer, piece, x, end)?)?;
+                let branch = layer.run_sublayer(&self.config, *sublayer, x, end, piece)?;
+                let mut branch = self.operators.apply(operator, &branch)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
@@ -286,7 +269,7 @@ impl CandleEngine {
             }
             Step::Merged(sublayer, merged) => {
                 let part = self.merged.get_or_compute(merged, || self.weight_cache.compute_merged(merged))?;
-                ops::sum(x, &self.compute_branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
+                part.layer()?.run_sublayer(&self.config, *sublayer, x, SublayerOutput::Stream, piece)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),

@@ -171,7 +171,7 @@ impl FloatType {
         self.candle_dtype().size_in_bytes() as u64
     }
 
-    pub(super) fn candle_dtype(self) -> DType {
+    pub(crate) fn candle_dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::BF16,

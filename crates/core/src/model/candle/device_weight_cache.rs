@@ -1,7 +1,6 @@
 //! Cache of a backbone's weights on a device, limited by a byte budget. Weights are loaded from files when a step first
 //! needs them, and the weights whose next use is furthest away are evicted.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -13,10 +12,9 @@ use crate::model::cache::Cache;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
 use crate::model::products::Products;
-use crate::model::rope::{self, Rotaries};
+use crate::model::rope::Rotaries;
 use crate::model::tensor_name::{
-    DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,
-    expert, name,
+    DOWN, EMBEDDING, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
@@ -30,37 +28,38 @@ pub(super) enum TensorPart {
 }
 
 /// Weights of a layer as tensors, with matrices `[out, in]`.
-pub struct LayerTensors {
-    pub index: usize,
+pub(super) struct LayerTensors {
+    /// Index of the layer's rotary embedding.
+    pub(super) rotary: usize,
     /// Norms before and after attention, and before and after the MLP, each `[C]`.
-    pub norms: [Option<Tensor>; 4],
-    pub query_norm: Option<Tensor>,
-    pub key_norm: Option<Tensor>,
-    pub query: Tensor,  // [H·D, C]
-    pub key: Tensor,    // [K·D, C]
-    pub value: Tensor,  // [K·D, C]
-    pub output: Tensor, // [C, H·D]
+    pub(super) norms: [Option<Tensor>; 4],
+    pub(super) query_norm: Option<Tensor>,
+    pub(super) key_norm: Option<Tensor>,
+    pub(super) query: Tensor,  // [H·D, C]
+    pub(super) key: Tensor,    // [K·D, C]
+    pub(super) value: Tensor,  // [K·D, C]
+    pub(super) output: Tensor, // [C, H·D]
     /// Biases of queries, keys, values and output: `[H·D]`, `[K·D]`, `[K·D]`, `[C]`.
-    pub biases: [Option<Tensor>; 4],
-    pub mlp: MlpTensors,
+    pub(super) biases: [Option<Tensor>; 4],
+    pub(super) mlp: MlpTensors,
     /// Sliding-window size in tokens. `None` if the layer attends to all earlier tokens.
-    pub window: Option<usize>,
+    pub(super) window: Option<usize>,
 }
 
 /// Weights of a layer's MLP.
-pub enum MlpTensors {
+pub(super) enum MlpTensors {
     Dense(GatedTensors),
     /// Mixture of experts: settings, router `[E, C]` and experts.
     Experts(Experts, Tensor, Vec<GatedTensors>),
 }
 
 /// Weights of a gated MLP.
-pub struct GatedTensors {
-    pub gate: Tensor, // [F, C]
-    pub up: Tensor,   // [F, C]
-    pub down: Tensor, // [C, F]
+pub(super) struct GatedTensors {
+    pub(super) gate: Tensor, // [F, C]
+    pub(super) up: Tensor,   // [F, C]
+    pub(super) down: Tensor, // [C, F]
     /// Biases of gate, up and down: `[F]`, `[F]`, `[C]`.
-    pub biases: [Option<Tensor>; 3],
+    pub(super) biases: [Option<Tensor>; 3],
 }
 
 /// Cached weights of a backbone on a device, in numbered parts: the layers, the head, and the embedding unless it is
@@ -73,11 +72,11 @@ pub(super) struct WeightCache {
 }
 
 /// Loader that reads weights from files onto a device.
-struct WeightSource {
-    config: Config,
-    weights: Weights,
-    device: Device,
-    dtype: FloatType,
+pub(super) struct WeightSource {
+    pub(super) config: Config,
+    pub(super) weights: Weights,
+    pub(super) device: Device,
+    pub(super) dtype: FloatType,
 }
 
 /// Returns the size in bytes of each part for a float type. The parts are the layers, the head, and the embedding if it
@@ -193,7 +192,7 @@ impl WeightSource {
     ///
     /// # Errors
     /// See [`Self::load_layer`].
-    fn load_head(&self) -> Result<Tensor> {
+    pub(super) fn load_head(&self) -> Result<Tensor> {
         self.load_table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
     }
 
@@ -205,7 +204,7 @@ impl WeightSource {
     ///
     /// # Errors
     /// Fails if a tensor cannot be read or a weight overflows f16. The message names the tensor.
-    fn load_layer(&self, index: usize) -> Result<LayerTensors> {
+    pub(super) fn load_layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
         let parts = layer_parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
@@ -229,7 +228,7 @@ impl WeightSource {
         let [query, key, value] = INPUTS.map(matrix);
         let [query_bias, key_bias, value_bias] = INPUTS.map(|part| vector(&bias(part)));
         Ok(LayerTensors {
-            index,
+            rotary: Rotaries::index(config, index),
             norms: [one?, two?, three?, four?],
             query_norm: norm(QUERY_NORM)?,
             key_norm: norm(KEY_NORM)?,
@@ -253,7 +252,7 @@ impl WeightSource {
     ///
     /// # Errors
     /// See [`Self::load_layer`].
-    fn load_norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+    pub(super) fn load_norm(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         Ok(Tensor::from_vec(tensors::read_norm(&self.config, &self.weights, name, shape)?, shape, &self.device)?)
     }
 
@@ -268,48 +267,6 @@ impl WeightSource {
                 .hint("use --dtype bf16 or f32"));
         }
         Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.candle_dtype())?)
-    }
-}
-
-/// The last layers and the head of a backbone, in f32 on a device, for training an operator before them.
-pub struct FrozenWeights {
-    pub layers: Vec<LayerTensors>,
-    pub final_norm: Tensor, // [C]
-    /// The output projection.
-    pub head: Tensor, // [vocab, C]
-    rotaries: Rotaries,
-}
-
-impl FrozenWeights {
-    /// Loads the layers from index `first` on, the final norm and the head.
-    ///
-    /// # Errors
-    /// Fails in the same cases as [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The
-    /// message names the file and the tensor.
-    pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
-        let weights = tensors::open_checked_weights(config, folder)?;
-        let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
-        Ok(Self {
-            layers: (first..config.layers).map(|layer| source.load_layer(layer)).collect::<Result<_>>()?,
-            final_norm: source.load_norm(FINAL_NORM, &[config.hidden])?,
-            head: source.load_head()?,
-            rotaries: Rotaries::new(config),
-        })
-    }
-
-    /// Returns the cosines and sines for the first `positions` positions, `[positions, R/2]` each, for each rotary
-    /// embedding of the backbone. An entry is `None` if its embedding rotates no channels or no layer uses it.
-    ///
-    /// # Errors
-    /// Fails if a tensor operation fails.
-    pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
-        let rows: Vec<usize> = (0..positions).collect();
-        self.rotaries.map_used(|rotary| rope::cos_sin_tensors(&rotary.table(positions), &rows, self.head.device()))
-    }
-
-    /// Returns the index of a layer's rotary embedding.
-    pub fn rotary_of(&self, layer: usize) -> usize {
-        self.rotaries.index(layer)
     }
 }
 

@@ -37,18 +37,21 @@ pub(super) fn predictions(
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     let mut predictions = Vec::with_capacity(targets.len());
     for rows in rows.chunks(max_rows.max(1)) {
-        let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
+        let (indices, renumbered) = renumber_rows(rows);
         let logits = logits(x, head_params, weight, &indices)?; // [rows, vocab]
-        let (target_rows, target_tokens): (Vec<u32>, Vec<u32>) =
-            rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
-        let (values, argmax_tokens) = score_rows(&logits, &target_rows, &target_tokens)?;
-        let scored_targets = values.into_iter().zip(&target_rows).zip(target_tokens);
-        predictions.extend(scored_targets.map(|((log_probability, &row), token)| Prediction {
-            log_probability,
-            is_greedy: argmax_tokens[row as usize] == token as f32,
-        }));
+        predictions.extend(score_targets(&logits, &renumbered)?);
     }
     Ok(predictions)
+}
+
+/// Returns the row of each group of targets, and the targets with the index of their group as the row.
+fn renumber_rows(rows: &[&[ScoredRow]]) -> (Vec<usize>, Vec<ScoredRow>) {
+    let indices = rows.iter().map(|targets| targets[0].row).collect();
+    let renumbered = rows
+        .iter()
+        .enumerate()
+        .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, token: target.token }));
+    (indices, renumbered.collect())
 }
 
 /// Computes the divergence between two streams' predictions at each target. The reduction over the vocabulary runs in
@@ -67,24 +70,15 @@ pub(super) fn divergences(
     let vocab = weight.dim(0)?;
     let mut divergences = Vec::with_capacity(targets.len());
     for rows in rows.chunks(max_rows.max(1)) {
-        let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
-        let numbered = rows.iter().enumerate();
-        let renumbered: Vec<ScoredRow> = numbered
-            .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, token: target.token }))
-            .collect();
+        let (indices, renumbered) = renumber_rows(rows);
         let p: Vec<f32> = logits(reference, head_params, weight, &indices)?.flatten_all()?.to_vec1()?;
         let tensor = logits(variant, head_params, weight, &indices)?;
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         let mut chunk_divergences = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
             // Recompute the losses on the device, so that they are bit-identical to those of a run without divergences.
-            let (target_rows, target_tokens): (Vec<u32>, Vec<u32>) =
-                renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
-            let (values, argmax_tokens) = score_rows(&tensor, &target_rows, &target_tokens)?;
-            for ((divergence, target), log_probability) in chunk_divergences.iter_mut().zip(&renumbered).zip(values) {
-                let is_greedy = argmax_tokens[target.row] == target.token as f32;
-                divergence.prediction = Prediction { log_probability, is_greedy };
-            }
+            let predictions = score_targets(&tensor, &renumbered)?;
+            chunk_divergences.iter_mut().zip(predictions).for_each(|(divergence, ours)| divergence.prediction = ours);
         }
         divergences.extend(chunk_divergences);
     }
@@ -137,47 +131,52 @@ pub(super) fn argmax(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     Ok(logits.to_vec2()?.iter().map(|row| decoding::argmax(row)).collect())
 }
 
-/// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
-/// which are frequent in half precision, go to the lowest token id.
-fn score_rows(logits: &Tensor, target_rows: &[u32], target_tokens: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+/// Computes the log-probability of each target from `logits [rows, vocab]`, and determines whether the target is the
+/// most likely token. Ties, which are frequent in half precision, go to the lowest token id.
+fn score_targets(logits: &Tensor, targets: &[ScoredRow]) -> Result<Vec<Prediction>> {
     let device = logits.device();
     let vocab = logits.dim(1)?;
+    let flat_logits = logits.flatten_all()?;
+    let element_indices = targets.iter().map(|target| target.row * vocab + target.token as usize);
     if device.is_cpu() {
-        return score_rows_on_host(&logits.flatten_all()?.to_vec1()?, vocab, target_rows, target_tokens);
+        let values = flat_logits.to_vec1::<f32>()?;
+        let (log_denominators, argmax_tokens) = log_denominators(&values, vocab);
+        let scored = targets.iter().zip(element_indices).map(|(target, index)| Prediction {
+            log_probability: values[index] - log_denominators[target.row],
+            is_greedy: argmax_tokens[target.row] == Some(target.token as usize),
+        });
+        return Ok(scored.collect());
     }
-    let target_log_probabilities = |log_denominators: &Tensor| -> Result<Vec<f32>> {
-        let targets = target_rows.iter().zip(target_tokens);
-        let indices: Vec<u32> = targets.map(|(&row, &token)| row * vocab as u32 + token).collect();
-        let target_logits = logits.flatten_all()?.index_select(&Tensor::new(indices, device)?, 0)?;
-        Ok((target_logits - log_denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
-    };
+    let (log_denominators, argmax_tokens) = row_statistics(logits)?;
+    let element_indices: Vec<u32> = element_indices.map(|index| index as u32).collect();
+    let rows: Vec<u32> = targets.iter().map(|target| target.row as u32).collect();
+    let target_logits = flat_logits.index_select(&Tensor::new(element_indices, device)?, 0)?;
+    let log_probabilities: Vec<f32> =
+        (target_logits - log_denominators.index_select(&Tensor::new(rows, device)?, 0)?)?.to_vec1()?;
+    let scored = targets.iter().zip(log_probabilities).map(|(target, log_probability)| Prediction {
+        log_probability,
+        is_greedy: argmax_tokens[target.row] == target.token as f32,
+    });
+    Ok(scored.collect())
+}
+
+/// Computes the log of the softmax denominator, `[rows]`, and the most likely token of each row of
+/// `logits [rows, vocab]` on a device. Token ids are below 2^24, so f32 represents them exactly.
+fn row_statistics(logits: &Tensor) -> Result<(Tensor, Vec<f32>)> {
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
         let sums_and_argmax = cuda::head_rows(logits)?;
-        return Ok((target_log_probabilities(&sums_and_argmax.get(0)?)?, sums_and_argmax.get(1)?.to_vec1()?));
+        return Ok((sums_and_argmax.get(0)?, sums_and_argmax.get(1)?.to_vec1()?));
     }
+    let vocab = logits.dim(1)?;
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
     let log_denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
-    // Token ids are below 2^24, so f32 represents them exactly.
-    let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
+    let tokens =
+        Tensor::arange(0f32, vocab as f32, logits.device())?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let argmax_tokens = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
-    Ok((target_log_probabilities(&log_denominators)?, argmax_tokens.to_vec1()?))
-}
-
-/// Computes [`score_rows`] on the host, in one pass over the logits.
-fn score_rows_on_host(
-    logits: &[f32],
-    vocab: usize,
-    target_rows: &[u32],
-    target_tokens: &[u32],
-) -> Result<(Vec<f32>, Vec<f32>)> {
-    let (log_denominators, argmax_tokens) = log_denominators(logits, vocab);
-    let argmax_tokens = argmax_tokens.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
-    let scored_targets = target_rows.iter().zip(target_tokens).map(|(&row, &token)| (row as usize, token as usize));
-    let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - log_denominators[row]).collect();
-    Ok((values, argmax_tokens))
+    Ok((log_denominators, argmax_tokens.to_vec1()?))
 }
 
 #[cfg(test)]

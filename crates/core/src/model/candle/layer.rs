@@ -2,24 +2,13 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use super::batch_layout::AttentionContext;
 use super::device_weight_cache::{GatedTensors, LayerTensors, MlpTensors};
 use super::ops;
 use crate::error::Result;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
-use crate::model::sublayer::Sublayer;
-
-/// Stage at which the computation of a sublayer stops.
-#[derive(Clone, Copy, PartialEq)]
-pub enum SublayerOutput {
-    /// Output of the last projection.
-    Projection,
-    /// Output of the branch, including the post-norm if present.
-    Branch,
-}
-
-/// Cosines and sines of each row, each `[rows, R/2]`. `None` if the layer has no rotary embedding.
-pub type CosSin<'a> = Option<&'a (Tensor, Tensor)>;
+use crate::model::sublayer::{Sublayer, SublayerOutput};
 
 impl LayerTensors {
     /// Returns the post-norm of a sublayer, if any.
@@ -27,39 +16,39 @@ impl LayerTensors {
         self.norms[sublayer.norms()[1]].as_ref()
     }
 
-    /// Computes the branch of a sublayer up to the stage `end`. `attend` computes attention `[rows, H·D]` from queries
-    /// `[rows, H, D]`, and keys and values `[rows, K, D]`.
+    /// Runs a sublayer up to the stage `end`. `context` computes the attention.
     ///
     /// # Shapes
     /// `x` and the result are `[rows, C]`.
-    pub fn branch(
+    pub(super) fn run_sublayer(
         &self,
         config: &Config,
         sublayer: Sublayer,
         x: &Tensor,
         end: SublayerOutput,
-        cos_sin: CosSin<'_>,
-        attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+        context: &dyn AttentionContext,
     ) -> Result<Tensor> {
         let eps = f64::from(config.norm_eps);
         let before = self.norms[sublayer.norms()[0]].as_ref();
         let normed = before.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
         let out = match sublayer {
             Sublayer::Attention => {
-                let [queries, keys, values] = self.project_heads(config, &normed, cos_sin)?;
-                let context = attend(&queries, &keys, &values)?;
-                ops::add_bias(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
+                let [queries, keys, values] = self.project_heads(config, &normed, context.cos_sin(self.rotary))?;
+                let scores = ops::Scores::from_config(config);
+                let attended = context.attention([&queries, &keys, &values], self.window, scores)?;
+                ops::add_bias(&ops::linear(&attended, &self.output)?, self.biases[3].as_ref())?
             }
             Sublayer::Mlp => self.mlp.forward(config, &normed)?,
         };
-        match self.norm_after(sublayer).filter(|_| end != SublayerOutput::Projection) {
-            Some(weight) => ops::rms_norm(&out, weight, eps),
-            None => Ok(out),
-        }
+        let branch = match self.norm_after(sublayer).filter(|_| end != SublayerOutput::Projection) {
+            Some(weight) => ops::rms_norm(&out, weight, eps)?,
+            None => out,
+        };
+        if end == SublayerOutput::Stream { ops::sum(x, &branch) } else { Ok(branch) }
     }
 
     /// Computes the queries, keys and values of normalized rows, and applies the rotary embedding.
-    fn project_heads(&self, config: &Config, x: &Tensor, cos_sin: CosSin<'_>) -> Result<[Tensor; 3]> {
+    fn project_heads(&self, config: &Config, x: &Tensor, cos_sin: Option<&(Tensor, Tensor)>) -> Result<[Tensor; 3]> {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);

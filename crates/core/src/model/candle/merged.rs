@@ -28,7 +28,7 @@ impl WeightCache {
 impl LayerTensors {
     fn merge(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
         let mut merged = Self {
-            index: base.index,
+            rotary: base.rotary,
             norms: base.norms.clone(),
             query_norm: base.query_norm.clone(),
             key_norm: base.key_norm.clone(),

@@ -158,6 +158,18 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
 }
 
+/// Returns the mask `[rows, first + rows]` of one sequence whose rows start at position `first`: 0 for visible keys, −∞
+/// elsewhere. `window` is the size of the sliding window, if there is one.
+pub fn causal_mask(first: usize, rows: usize, window: Option<usize>, device: &Device) -> Result<Tensor> {
+    let keys = first + rows;
+    let mut mask = vec![f32::NEG_INFINITY; rows * keys];
+    for (row, visible) in mask.chunks_exact_mut(keys.max(1)).enumerate() {
+        let end = first + row + 1;
+        visible[end.saturating_sub(window.unwrap_or(usize::MAX))..end].fill(0.0);
+    }
+    Ok(Tensor::from_vec(mask, (rows, keys), device)?)
+}
+
 /// Computes attention weights in the dtype of `scores`. `scores` may be overwritten and must not be shared.
 ///
 /// # Shapes

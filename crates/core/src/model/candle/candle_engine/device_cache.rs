@@ -83,16 +83,7 @@ fn attend(
     });
     let keys = keys?; // [1, k, K, D]
     let values = values?; // [1, k, K, D]
-    let rows = placed.rows.len();
-    let count = placed.first + placed.rows.len();
-    let mask: Vec<f32> = (0..rows * count)
-        .map(|index| {
-            let row = placed.first + index / count;
-            let key = index % count;
-            if key <= row && row - key < window.unwrap_or(usize::MAX) { 0.0 } else { f32::NEG_INFINITY }
-        })
-        .collect();
-    let mask = Tensor::from_vec(mask, (rows, count), queries.device())?;
+    let mask = ops::causal_mask(placed.first, placed.rows.len(), window, queries.device())?;
     Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
 }
 
