@@ -1,11 +1,12 @@
 //! f32 weights as sums of one to three bf16 parts, for products on AMX tile registers.
 //!
 //! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. One part is plain bf16, in the layout
-//! of [`Bf16`](super::bf16::Bf16). Two parts keep 16 bits of the significand, and three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as
-//! in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products below the rounding error are omitted. If an
-//! operand is not finite, the result can be NaN where f32 gives infinity.
+//! of [`Bf16`]. Two parts keep 16 bits of the significand, and three parts keep all 24. A product of two numbers is the
+//! sum of three or six products of parts, as in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products
+//! below the rounding error are omitted. If an operand is not finite, the result can be NaN where f32 gives infinity.
 
 use super::amx::{self, Parts};
+use super::bf16::{Bf16, Bf16Kernels};
 use super::gemm::MatrixView;
 use super::pairs::{PairPanels, RowWords, padded_stride, round_to_bf16, unpack_bf16_pair};
 use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel};
@@ -64,6 +65,18 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
     }
 }
 
+/// Rounds rows to bf16, with the instructions for bf16 if the processor has them.
+fn pack_bf16_rows(x: MatrixView<'_, f32>, width: usize) -> PairRows {
+    let row_words = Bf16Kernels::Amx.row_words(x.column_count());
+    let mut words = Vec::with_capacity(x.row_count() * row_words);
+    simd::in_widest!({
+        for row in 0..x.row_count() {
+            Bf16Kernels::Amx.push_row(x.row(row), &mut words);
+        }
+    });
+    PairRows { words, row_words, width }
+}
+
 /// Splits a number into bf16 parts, each in the upper half of a word. If the first part is not finite, the other parts
 /// are zero.
 #[inline(always)]
@@ -87,6 +100,9 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
 
     #[inline(always)]
     fn pack_column(row: &[f32], column: usize, panel: &mut [u32]) {
+        if PARTS == 1 {
+            return Bf16::pack_column(row, column, panel);
+        }
         Self::split(row, |line, word| panel[line * LANES + column] = word);
     }
 
@@ -105,6 +121,9 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
 
     fn pack_rows(x: MatrixView<'_, f32>) -> PairRows {
         let width = Self::panel_depth(x.column_count());
+        if PARTS == 1 {
+            return pack_bf16_rows(x, width);
+        }
         let row_words = padded_stride(width);
         let mut words = vec![0; x.row_count() * row_words];
         simd::in_widest!({
