@@ -148,16 +148,19 @@ impl ConfigEntries<'_> {
         }
     }
 
+    /// Converts a setting with `parse`. Returns `None` if it is absent or null.
+    fn read<T>(&self, key: &str, expected: &str, parse: impl FnOnce(&Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        parse(value).map(Some).ok_or_else(|| value_error(self.name, key, expected, value))
+    }
+
     /// Reads the end tokens. Negative ids are skipped, because in transformers they never end an answer.
     fn read_end_tokens(&self) -> Result<Vec<u32>> {
-        const KEY: &str = "eos_token_id";
-        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
-        let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
-        let ids = listed.iter().filter(|id| id.as_i64().is_none_or(|id| id >= 0));
-        ids.map(|id| {
-            parse_token(id).ok_or_else(|| value_error(self.name, KEY, "a token id, or a list of token ids", value))
-        })
-        .collect()
+        let ids = self.read("eos_token_id", "a token id, or a list of token ids", |value| {
+            let ids = one_or_many(value).iter().filter(|id| id.as_i64().is_none_or(|id| id >= 0));
+            ids.map(parse_token).collect()
+        });
+        Ok(ids?.unwrap_or_default())
     }
 
     fn read_processors(&self) -> Result<LogitsProcessors> {
@@ -178,51 +181,51 @@ impl ConfigEntries<'_> {
     }
 
     fn read_count(&self, key: &str, min: u64) -> Result<Option<usize>> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        let count = value.as_u64().filter(|count| *count >= min).and_then(|count| usize::try_from(count).ok());
-        count.map(Some).ok_or_else(|| value_error(self.name, key, &format!("a whole number from {min}"), value))
+        self.read(key, &format!("a whole number from {min}"), |value| {
+            value.as_u64().filter(|count| *count >= min).and_then(|count| usize::try_from(count).ok())
+        })
     }
 
     fn read_tokens(&self, key: &str) -> Result<Vec<u32>> {
-        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
-        let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
-        let ids: Option<Vec<u32>> = listed.iter().map(parse_token).collect();
-        ids.ok_or_else(|| value_error(self.name, key, "token ids", value))
+        let ids = self.read(key, "token ids", |value| one_or_many(value).iter().map(parse_token).collect());
+        Ok(ids?.unwrap_or_default())
     }
 
     fn read_repetition_penalty(&self) -> Result<Option<f64>> {
-        const KEY: &str = "repetition_penalty";
-        let Some(value) = self.get(KEY) else { return Ok(None) };
-        let penalty = value.as_f64().filter(|penalty| penalty.is_finite() && *penalty > 0.0);
-        let penalty = penalty.ok_or_else(|| value_error(self.name, KEY, "a number above 0", value))?;
-        Ok(Some(penalty).filter(|penalty| *penalty != 1.0))
+        let penalty = self.read("repetition_penalty", "a number above 0", |value| {
+            value.as_f64().filter(|penalty| penalty.is_finite() && *penalty > 0.0)
+        });
+        Ok(penalty?.filter(|penalty| *penalty != 1.0))
     }
 
     fn read_bad_words(&self) -> Result<Vec<Vec<u32>>> {
-        const KEY: &str = "bad_words_ids";
-        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
-        let words = value.as_array().and_then(|words| words.iter().map(parse_sequence).collect::<Option<Vec<_>>>());
-        words.ok_or_else(|| value_error(self.name, KEY, "a list of lists of token ids", value))
+        let words = self.read("bad_words_ids", "a list of lists of token ids", |value| {
+            value.as_array()?.iter().map(parse_sequence).collect()
+        });
+        Ok(words?.unwrap_or_default())
     }
 
     fn read_sequence_bias(&self) -> Result<Vec<(Vec<u32>, f64)>> {
-        const KEY: &str = "sequence_bias";
-        let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
-        let pairs =
-            value.as_array().and_then(|pairs| pairs.iter().map(parse_biased_sequence).collect::<Option<Vec<_>>>());
-        let pairs = pairs.ok_or_else(|| value_error(self.name, KEY, "a list of [[token ids], number]", value))?;
+        let pairs = self.read("sequence_bias", "a list of [[token ids], number]", |value| {
+            value.as_array()?.iter().map(parse_biased_sequence).collect::<Option<Vec<_>>>()
+        });
+        let pairs = pairs?.unwrap_or_default();
         // If a sequence occurs more than once, its last bias wins.
         let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
         Ok(last.map(|index| pairs[index].clone()).collect())
     }
 
     fn read_length_penalty(&self) -> Result<Option<(i64, f64)>> {
-        const KEY: &str = "exponential_decay_length_penalty";
-        let Some(value) = self.get(KEY) else { return Ok(None) };
-        let [start, factor] = value.as_array().map_or([None; 2], |pair| [pair.first(), pair.get(1)]);
-        let pair = start.and_then(Value::as_i64).zip(factor.and_then(Value::as_f64));
-        pair.map(Some).ok_or_else(|| value_error(self.name, KEY, "[start, factor], an integer and a number", value))
+        self.read("exponential_decay_length_penalty", "[start, factor], an integer and a number", |value| {
+            let pair = value.as_array()?;
+            Some((pair.first()?.as_i64()?, pair.get(1)?.as_f64()?))
+        })
     }
+}
+
+/// Returns the elements of a list, or a single value as a list.
+fn one_or_many(value: &Value) -> &[Value] {
+    value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice)
 }
 
 fn parse_token(value: &Value) -> Option<u32> {
