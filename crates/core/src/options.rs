@@ -62,7 +62,7 @@ pub struct RegistryEntry<M: ?Sized> {
     pub short: &'static str,
     /// Cases in which the official code deviates from the formulas in the publication.
     pub deviations: &'static [Deviation],
-    /// Option that most methods have and this one refuses, and the reason for the error message.
+    /// Option that this method rejects, and the reason shown in the error.
     pub refused: Option<(&'static str, &'static str)>,
     build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
@@ -154,7 +154,7 @@ impl<M: ?Sized> RegistryEntry<M> {
         self
     }
 
-    /// Sets the option that this method refuses although most methods have it, and the reason.
+    /// Sets the option that this method rejects, and the reason shown in the error.
     #[must_use]
     pub const fn refusing(mut self, option: &'static str, reason: &'static str) -> Self {
         self.refused = Some((option, reason));

@@ -199,8 +199,8 @@ fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     sorted[index] + (next - sorted[index]) * position.fract()
 }
 
-/// Computes the probability of at most `k` heads in `n` flips of a fair coin, where k ≤ n / 2. The terms of the sum
-/// decrease, so it ends once a term no longer changes it.
+/// Computes the probability of at most `k` heads in `n` flips of a fair coin, where k ≤ n / 2. The terms decrease, so
+/// the summation ends once a term no longer changes the sum.
 fn lower_tail(k: u64, n: u64) -> f64 {
     let mut term = 1.0;
     let mut sum = 1.0;

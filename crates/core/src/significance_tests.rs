@@ -104,6 +104,37 @@ fn sample_flips(seed: u64, unequal_tasks: &[DiscordantCounts]) -> f64 {
     sign_flip_test(unequal_tasks, 20_000, seed)
 }
 
+#[test]
+fn binomial_tail_matches_hand_computed_values() {
+    // At least 8 heads in 10 flips, which is as likely as at most 2: (1 + 10 + 45) / 2¹⁰.
+    assert_close(lower_tail(2, 10), 56.0 / 1024.0);
+    // Expected: (1 + 10 + 45 + 120 + 210 + 252) / 2¹⁰, 1 / 2⁴, and (1 + 4) / 2⁴.
+    assert_close(lower_tail(5, 10), 638.0 / 1024.0);
+    assert_close(lower_tail(0, 4), 1.0 / 16.0);
+    assert_close(lower_tail(1, 4), 5.0 / 16.0);
+    assert_eq!(lower_tail(0, 0), 1.0);
+    // Expected: the last terms of the sums above, and both ends.
+    assert_close(heads_probability(2, 10), 45.0 / 1024.0);
+    assert_close(heads_probability(5, 10), 252.0 / 1024.0);
+    assert_close(heads_probability(1, 4), 4.0 / 16.0);
+    assert_close(heads_probability(0, 4), 1.0 / 16.0);
+    assert_close(heads_probability(4, 4), 1.0 / 16.0);
+}
+
+#[test]
+fn binomial_probabilities_sum_to_one() {
+    for n in [1_u64, 7, 500, 3270] {
+        let sum: f64 = (0..=n).map(|heads| heads_probability(heads, n)).sum();
+        assert!((sum - 1.0).abs() < 1e-12, "{n}: {sum}");
+        // The distribution is symmetric, so both tails are equal.
+        for k in (0..n.div_ceil(2)).step_by(1 + usize::try_from(n).unwrap() / 80) {
+            let middle: f64 = (k + 1..n - k).map(|heads| heads_probability(heads, n)).sum();
+            let sum = 2.0 * lower_tail(k, n) + middle;
+            assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
+        }
+    }
+}
+
 /// Returns losses that vary by about 1 between windows, and whose paired differences are `shift` plus a small
 /// variation.
 fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {

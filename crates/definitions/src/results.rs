@@ -50,7 +50,7 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 /// request order. Standard errors come from the callback `error`, so that callers can cache slow ones.
 ///
 /// # Errors
-/// Fails if the answers do not match the requests, or if a filter or metric rejects them.
+/// Fails in the same cases as [`metric_items`], or if an aggregate or its standard error cannot be computed.
 pub fn score_task(
     task: &Task,
     documents: &[Vec<Answer>],
@@ -92,7 +92,7 @@ pub struct MetricItems<'a> {
 /// answers for it. All filtering and per-document scoring happens here.
 ///
 /// # Errors
-/// Fails in the same cases as [`score_task`].
+/// Fails if a document does not exist, its answers have the wrong type or number, or a filter or metric rejects them.
 pub fn metric_items<'a, 'b>(
     task: &'a Task,
     documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),

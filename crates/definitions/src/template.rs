@@ -229,10 +229,17 @@ fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the filters, tests and methods used in a template as pairs such as `("filter", "trim")`.
+/// Returns the filters, tests and methods used in a template as pairs such as `("filter", "trim")`. Each tag is listed
+/// with its filters first, then its tests, then its methods.
 fn find_names(source: &str) -> Vec<(&'static str, String)> {
     let tokens = tokenize(source, false, SyntaxConfig::default());
     let tokens: Vec<Token<'_>> = tokens.map_while(|token| Some(token.ok()?.0)).collect();
+    let tags = tokens.split(|token| matches!(token, Token::VariableEnd | Token::BlockEnd));
+    tags.flat_map(find_names_in_tag).collect()
+}
+
+/// Returns the filters, tests and methods in the tokens of one tag, sorted by kind.
+fn find_names_in_tag(tokens: &[Token<'_>]) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {
         let is_in_loop = at > 0 && matches!(tokens[at - 1], Token::Ident("loop"));
@@ -245,6 +252,8 @@ fn find_names(source: &str) -> Vec<(&'static str, String)> {
         };
         found.push((kind, (*name).to_owned()));
     }
+    // The sort is stable, so names of one kind stay in the order of the template.
+    found.sort_by_key(|(kind, _)| ["filter", "test", "method"].iter().position(|other| other == kind));
     found
 }
 
@@ -316,6 +325,31 @@ mod tests {
         );
         assert!(render_error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("the rendered text exceeds"));
         assert!(render_error("{% include 'other' %}").contains("include"));
+    }
+
+    #[test]
+    fn names_are_found_by_kind_within_each_tag() {
+        let source = "{{ x.foo() | bar }}{% if a is odd and b is not even or c.get(d | trim) %}{% endif %}";
+        let names = find_names(source);
+        let names: Vec<(&str, &str)> = names.iter().map(|(kind, name)| (*kind, name.as_str())).collect();
+        let first_tag = [("filter", "bar"), ("method", "foo")];
+        let second_tag = [("filter", "trim"), ("test", "odd"), ("test", "even"), ("method", "get")];
+        assert_eq!(names, [&first_tag[..], &second_tag[..]].concat());
+        let message = render_error("{{ question.foo() | bar }}");
+        assert!(message.contains("bar") && !message.contains("foo"), "{message}");
+    }
+
+    #[test]
+    fn names_outside_of_code_are_ignored() {
+        for source in [
+            "x | foo, x is foo and x.foo()",
+            "{# {{ x | foo }} {{ x is foo }} {{ x.foo() }} #}",
+            "{% raw %}{{ x | foo }} {{ x is foo }} {{ x.foo() }}{% endraw %}",
+            r#"{{ "x | foo, x is foo and x.foo()" }}{{ 'it\'s x | foo, x is foo and x.foo()' }}"#,
+            "{% for x in y %}{{ loop.cycle('a | foo', 'b') }}{% endfor %}",
+        ] {
+            assert!(find_names(source).is_empty(), "{source}");
+        }
     }
 
     fn render_error(source: &str) -> String {

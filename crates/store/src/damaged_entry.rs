@@ -8,7 +8,7 @@ use super::Store;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{self, regular};
 
-/// File or folder that can only be removed.
+/// File or folder in a store that is damaged or of the wrong type.
 #[derive(Debug)]
 pub struct DamagedEntry {
     pub path: PathBuf,

@@ -161,8 +161,10 @@ impl Store {
             if unused.is_empty() {
                 break;
             }
-            let reserved = self.read_reserved_hashes(&[process]);
-            unused.retain(|hash| !reserved.contains(*hash));
+            let list = self.disk.read(&list_path(&self.root, &process)).unwrap_or_default();
+            for hash in String::from_utf8_lossy(&list).lines() {
+                unused.remove(hash);
+            }
         }
         self.gc_roots.with_pins_locked(|is_pinned| {
             let mut discardable = present.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));

@@ -135,7 +135,11 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        let mut row = lines.parse(TextRowSeed(&columns)).unwrap_or_default();
+        let mut row = match lines.parse(TextRowSeed(&columns)) {
+            Err(error) if lines.row().trim_ascii_start().starts_with(b"{") => return Some(Err(error)),
+            // A row that is not an object has no columns. `explain_missing_text` describes its content.
+            parsed => parsed.unwrap_or_default(),
+        };
         Some(match columns.iter().find_map(|name| row.remove_entry(*name)) {
             Some((name, Column::Text(text))) => {
                 column = Some(name);
@@ -152,10 +156,10 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
     }))
 }
 
-/// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
+/// Maximum size in bytes of a row without text that is parsed a second time, to describe its content in the error.
 const MAX_DESCRIBED_BYTES: usize = 1 << 20;
 
-/// Parses an invalid row or one without text a second time, and returns an error that describes its content.
+/// Parses a row that is not an object or has no text a second time, and returns an error that describes its content.
 fn explain_missing_text<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
     let mut row = lines.last_row()?;
     let name = select_column(column, row.keys().map(String::as_str));
@@ -345,6 +349,8 @@ mod tests {
         let good = "{\"text\": \"a\"}\n";
         for (line, words) in [
             ("{\"text\": \"b\"", "not JSON"),
+            (" {\"text\": \"b\\x\"}", "not JSON"),
+            ("[1, 2", "not JSON"),
             ("[1, 2]", "a list"),
             ("{\"text\": null}", "null"),
             ("{\"text\": 3}", "a number"),

@@ -1,17 +1,73 @@
-//! Deserializer for the text columns of a JSON row. Other columns are checked for valid syntax but not kept in memory.
+//! Deserializer for the requested columns of a JSON row. Other columns, and values that are not text, are checked for
+//! valid syntax but not kept in memory.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// Value of a requested column.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Text(String),
-    Other(IgnoredAny),
+    /// Value that is not a string. Its content is discarded.
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Column {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ColumnVisitor)
+    }
+}
+
+/// Visitor that keeps a string and discards any other value without storing it.
+struct ColumnVisitor;
+
+impl<'de> Visitor<'de> for ColumnVisitor {
+    type Value = Column;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Column, E> {
+        self.visit_string(text.to_owned())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Column, E> {
+        Ok(Column::Text(text))
+    }
+
+    fn visit_unit<E>(self) -> Result<Column, E> {
+        Ok(Column::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Column, E> {
+        Ok(Column::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Column, E> {
+        Ok(Column::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Column, E> {
+        Ok(Column::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Column, E> {
+        Ok(Column::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Column, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Column::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Column, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Column::Other)
+    }
 }
 
 /// Deserializer for the columns of a JSON object that have one of the given names.
@@ -67,7 +123,7 @@ mod tests {
     fn non_string_values_are_not_text() {
         for value in ["null", "true", "1", "-1", "0.5", "[[1], {}]", "{\"text\": \"a\"}"] {
             let row = read(&format!("{{\"text\": {value}}}")).unwrap();
-            assert_eq!(row["text"], Column::Other(IgnoredAny), "{value}");
+            assert_eq!(row["text"], Column::Other, "{value}");
             if !value.starts_with('{') {
                 assert!(read(value).is_err(), "{value}");
             }

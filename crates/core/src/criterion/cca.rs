@@ -109,7 +109,13 @@ impl Criterion for Cca {
         }
         match self.cut {
             Cut::Layers => Ok(Selection::lowest(spec, scores)),
-            Cut::Block => Selection::best_block(spec, scores, true),
+            Cut::Block => {
+                // A bound that is NaN is never the lowest. If there is no other bound, the first block is selected.
+                let bounds = scores.iter().copied().filter(|(_, bound)| !bound.is_nan());
+                let lowest = bounds.reduce(|best, next| if next.1 < best.1 { next } else { best });
+                let start = lowest.map_or(0, |(start, _)| start);
+                Ok(Selection::from_layers(start..start + spec.depth, scores))
+            }
         }
     }
 }

@@ -64,8 +64,9 @@ impl DepthUnit {
         kinds.flat_map(|kind| (0..layers).map(move |layer| (layer, kind))).collect()
     }
 
-    /// Returns the candidates in the same order by their index: a layer, or the
-    /// [index](Sublayer::index_in_model) of a sublayer.
+    /// Returns the indices of the candidates, in the order of [`Self::candidates`]. The index of a sublayer is its
+    /// [`Sublayer::index_in_model`]. For `Layers`, returns one index per layer, because `candidates` has two entries
+    /// per layer.
     pub fn candidate_indices(self, layers: usize) -> Vec<usize> {
         if self.is_layers() {
             return (0..layers).collect();

@@ -21,8 +21,9 @@ pub(super) fn remove_greedily(
         let values = stats.measure(metric, &trials)?;
         let measured = remaining.into_iter().zip(trials).zip(values);
         let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
+        let noun = if spec.unit.is_layers() { "layers" } else { "sublayers" };
         let ((candidate, removed), value) =
-            best.ok_or_else(|| Error::job("no layers or sublayers left to remove").at(name))?;
+            best.ok_or_else(|| Error::job(format!("no {noun} left to remove")).at(name))?;
         selection.scores.push((candidate, value));
         selection.removed = removed;
     }

@@ -78,13 +78,18 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     entry.build(options)
 }
 
-/// Rejects `iterative` for a criterion that cannot rank the remaining layers.
+/// Rejects `iterative` for a criterion without this option, because it cannot rank the remaining layers. The message
+/// contains the reason if the entry has one.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
-    let Some((_, reason)) = entry.refused.filter(|(option, _)| options.contains_key(*option)) else { return Ok(()) };
+    if !options.contains_key(ITERATIVE) || entry.description().has(ITERATIVE) {
+        return Ok(());
+    }
+    let refused = entry.refused.filter(|(option, _)| *option == ITERATIVE);
+    let reason = refused.map_or_else(String::new, |(_, reason)| format!(": {reason}"));
     let iterative_criteria =
         ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).map(|entry| entry.appearance.name);
     let name = entry.appearance.name;
-    Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
+    Err(Error::bad_input(format!("`{name}` has no iterative variant{reason}"))
         .expected(format!("`{ITERATIVE}` with one of {}", iterative_criteria.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
         .hint("remove `iterative`, or use another criterion"))
@@ -219,6 +224,9 @@ mod tests {
         let iterative = ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).count();
         assert_eq!(iterative + ENTRIES.iter().filter(|entry| entry.refused.is_some()).count(), ENTRIES.len());
         assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
+        let text = check_iterative(&template::ENTRY, &options).unwrap_err().to_string();
+        assert!(text.contains("`my-criterion` has no iterative variant") && text.contains("shortgpt"), "{text}");
+        check_iterative(&template::ENTRY, &Options::new()).unwrap();
     }
 
     #[test]

@@ -24,7 +24,6 @@
 mod teacher;
 mod training;
 
+pub use crate::model::LayersAfter;
 pub use teacher::{TopTokens, top_tokens};
 pub use training::{Checkpoint, Finetune, Training};
-
-pub use crate::model::LayersAfter;

@@ -121,3 +121,58 @@ impl LatencyResult {
         Some(100.0 * self.bytes()? as f64 / self.dense_bytes? as f64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample_times() -> RoundTimes {
+        RoundTimes { times: Some(vec![1.5, 2.25]), by_channel: None, dense: Some(vec![3.5, 4.0]), first: 1 }
+    }
+
+    fn sample_result() -> LatencyResult {
+        let decode = DecodeResult { tokens: 64, rounds: sample_times(), work: 2.5, dense_work: 5.0 };
+        LatencyResult {
+            prefill: sample_times(),
+            sessions: 3,
+            weight_bytes: 1000,
+            intermediate_bytes: Some(200),
+            dense_bytes: None,
+            decode: Some(decode),
+        }
+    }
+
+    /// Stored results contain the fields of [`RoundTimes`] without nesting.
+    #[test]
+    fn latency_result_serializes_to_flat_json() {
+        let times = r#""times":[1.5,2.25],"by_channel":null,"dense":[3.5,4.0],"first":1"#;
+        let memory = r#""weight_bytes":1000,"intermediate_bytes":200,"dense_bytes":null"#;
+        let decode = format!(r#"{{"tokens":64,{times},"work":2.5,"dense_work":5.0}}"#);
+        let full = format!(r#"{{{times},"sessions":3,{memory},"decode":{decode}}}"#);
+        let result = sample_result();
+        assert_eq!(serde_json::to_string(&result).unwrap(), full);
+        assert_eq!(serde_json::from_str::<LatencyResult>(&full).unwrap(), result);
+        let short = LatencyResult { sessions: 1, decode: None, ..result };
+        assert_eq!(serde_json::to_string(&short).unwrap(), format!("{{{times},{memory}}}"));
+    }
+
+    #[test]
+    fn latency_result_is_read_without_optional_fields() {
+        let times = RoundTimes { times: None, by_channel: None, dense: None, first: 0 };
+        let decode = DecodeResult { tokens: 8, rounds: times.clone(), work: 1.0, dense_work: 2.0 };
+        let mut expected = LatencyResult {
+            prefill: times,
+            sessions: 1,
+            weight_bytes: 5,
+            intermediate_bytes: None,
+            dense_bytes: None,
+            decode: None,
+        };
+        let read = |json: &str| serde_json::from_str::<LatencyResult>(json).unwrap();
+        assert_eq!(read(r#"{"first": 0, "weight_bytes": 5}"#), expected);
+        expected.decode = Some(decode);
+        let json = r#"{"first":0,"weight_bytes":5,"decode":{"tokens":8,"first":0,"work":1,"dense_work":2}}"#;
+        assert_eq!(read(json), expected);
+        assert!(serde_json::from_str::<LatencyResult>(r#"{"weight_bytes": 5}"#).is_err());
+    }
+}

@@ -129,7 +129,7 @@ fn canonical_json(config: &Config) -> Value {
         notes: _,
     } = config;
     let mut value = json!({
-        "norms": architecture.norms, "query_key_norm": query_key_norm_name(architecture),
+        "norms": architecture.norms, "query_key_norm": query_key_norm_name(architecture.query_key_norm),
         "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaling_json),
@@ -143,9 +143,31 @@ fn canonical_json(config: &Config) -> Value {
 }
 
 /// Returns the properties that were added after the first five architectures. A property with its default value is
-/// `None` and omitted from the hash, so that existing cache keys stay valid.
+/// `None` and omitted from the hash, so that existing cache keys stay valid. The pattern lists all fields of an
+/// architecture, so that new ones cannot be forgotten.
 fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
-    let Architecture { norms_add_one, scaled_embedding, .. } = *config.architecture;
+    let &Architecture {
+        norms_add_one,
+        scaled_embedding,
+        // Added by `canonical_json`.
+        norms: _,
+        query_key_norm: _,
+        // Names and parsing rules do not affect the computation.
+        class: _,
+        model_type: _,
+        transformers_names: _,
+        attention_bias: _,
+        mlp_bias: _,
+        window: _,
+        rope: _,
+        activation: _,
+        fused: _,
+        experts: _,
+        scale: _,
+        caps: _,
+        defaults: _,
+        gguf: _,
+    } = config.architecture;
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
     let experts = experts.map(|Experts { count, used, width, normalized }| {
         // Stored keys contain the British spelling.
@@ -176,31 +198,8 @@ fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, O
     .into_iter()
 }
 
-/// Returns the stored name of the norm of queries and keys. The pattern lists all fields of an architecture, so that new
-/// ones cannot be forgotten.
-fn query_key_norm_name(architecture: &Architecture) -> &'static str {
-    let &Architecture {
-        query_key_norm,
-        // Added by `canonical_json` and `optional_properties`.
-        norms: _,
-        norms_add_one: _,
-        scaled_embedding: _,
-        // Names and parsing rules do not affect the computation.
-        class: _,
-        model_type: _,
-        transformers_names: _,
-        attention_bias: _,
-        mlp_bias: _,
-        window: _,
-        rope: _,
-        activation: _,
-        fused: _,
-        experts: _,
-        scale: _,
-        caps: _,
-        defaults: _,
-        gguf: _,
-    } = architecture;
+/// Returns the stored name of the norm of queries and keys.
+fn query_key_norm_name(query_key_norm: QueryKeyNorm) -> &'static str {
     match query_key_norm {
         QueryKeyNorm::None => "none",
         QueryKeyNorm::PerHead => "per head",

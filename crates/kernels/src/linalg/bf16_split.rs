@@ -1,9 +1,10 @@
 //! f32 weights as sums of one to three bf16 parts, for products on AMX tile registers.
 //!
-//! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. One part is plain bf16, in the layout
-//! of [`Bf16`]. Two parts keep 16 bits of the significand, and three parts keep all 24. A product of two numbers is the
-//! sum of three or six products of parts, as in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products
-//! below the rounding error are omitted. If an operand is not finite, the result can be NaN where f32 gives infinity.
+//! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. One part is plain bf16, in the
+//! layout of [`Bf16`]. Two parts keep 16 bits of the significand, and three parts keep all 24. A product of two numbers
+//! is the sum of three or six products of parts, as in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`.
+//! Products below the rounding error are omitted. If an operand is not finite, the result can be NaN where f32 gives
+//! infinity.
 
 use super::amx::{self, Parts};
 use super::bf16::{Bf16, Bf16Kernels};
@@ -65,7 +66,8 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
     }
 }
 
-/// Rounds rows to bf16, with the instructions for bf16 if the processor has them.
+/// Rounds rows to bf16. The words equal those of a split into one part, but are written contiguously, so that the loop
+/// vectorizes.
 fn pack_bf16_rows(x: MatrixView<'_, f32>, width: usize) -> PairRows {
     let row_words = Bf16Kernels::Amx.row_words(x.column_count());
     let mut words = Vec::with_capacity(x.row_count() * row_words);
@@ -178,6 +180,40 @@ mod tests {
     fn split_bf16_panels_round_trip_to_rows() {
         let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
         assert_eq!(Panels::<Bf16Split<3>>::from_rows(&weights, 75, 40).to_rows(), weights);
+    }
+
+    #[test]
+    fn one_bf16_part_packs_the_panels_of_plain_bf16() {
+        for inner in [1, 31, 33, 75, 301] {
+            let columns: Vec<f32> = (0..LANES * inner).map(noise).collect();
+            let mut words = vec![0u32; Bf16Split::<1>::panel_depth(inner) * LANES];
+            for (column, weights) in columns.chunks_exact(inner).enumerate() {
+                Bf16Split::<1>::split(weights, |line, word| words[line * LANES + column] = word);
+            }
+            let mut plain = vec![0u32; Bf16::panel_depth(inner) * LANES];
+            let mut one = vec![0u32; words.len()];
+            Bf16::pack_panel(&columns, inner, &mut plain);
+            Bf16Split::<1>::pack_panel(&columns, inner, &mut one);
+            assert!(one == words && plain == words, "{inner}");
+            let [plain, one] = [
+                Panels::<Bf16>::from_rows(&columns, inner, LANES).words().to_vec(),
+                Panels::<Bf16Split<1>>::from_rows(&columns, inner, LANES).words().to_vec(),
+            ];
+            assert_eq!(one, plain, "{inner}");
+        }
+    }
+
+    #[test]
+    fn one_bf16_part_packs_the_row_words_of_a_split() {
+        for inner in [1, 31, 33, 75, 301, 2047] {
+            let x: Vec<f32> = (0..3 * inner).map(noise).collect();
+            let packed = Bf16Split::<1>::pack_rows(MatrixView::rows(&x, 3, inner));
+            let mut words = vec![0u32; 3 * padded_stride(Bf16Split::<1>::panel_depth(inner))];
+            for (row, words) in x.chunks_exact(inner).zip(words.chunks_exact_mut(packed.row_words)) {
+                Bf16Split::<1>::split(row, |position, word| words[position] = word);
+            }
+            assert_eq!(packed.words, words, "{inner}");
+        }
     }
 
     /// Returns the root mean square of the errors in a product, relative to the root mean square of `Σ |x·w|`.

@@ -63,7 +63,7 @@ pub fn exp(x: f32) -> f32 {
     p * power
 }
 
-/// Folds each element into one of the partial results, starting from `start`.
+/// Folds element `i` into partial result `i mod 16`, starting from `start`. The order of a sum is therefore fixed.
 #[inline(always)]
 fn fold_lanes(xs: &[f32], start: f32, fold: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     let mut parts = [start; LANES];
@@ -94,11 +94,17 @@ fn sum_terms(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
 /// is NaN anyway.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
-    #[inline(always)]
-    fn greater(a: f32, b: f32) -> f32 {
-        if b > a { b } else { a }
+    let parts = fold_lanes(
+        xs,
+        f32::NEG_INFINITY,
+        #[inline(always)]
+        |part, x| if x > part { x } else { part },
+    );
+    let mut greatest = f32::NEG_INFINITY;
+    for part in &parts {
+        greatest = if *part > greatest { *part } else { greatest };
     }
-    fold_lanes(xs, f32::NEG_INFINITY, greater).into_iter().fold(f32::NEG_INFINITY, greater)
+    greatest
 }
 
 /// Computes `Σ x·y`.
@@ -120,7 +126,11 @@ pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
 /// Computes `Σ e^(x − shift)`.
 #[inline(always)]
 pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
-    sum_terms(xs, |x| exp(x - shift))
+    sum_terms(
+        xs,
+        #[inline(always)]
+        |x| exp(x - shift),
+    )
 }
 
 /// Replaces `xs` with the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the
@@ -143,13 +153,24 @@ pub fn softmax_numerators(xs: &mut [f32]) -> f32 {
     parts.iter().sum()
 }
 
+/// Computes `1 / sqrt(mean x² + eps)`.
+#[inline(always)]
+fn rms_scale(x: &[f32], eps: f32) -> f32 {
+    let squares = sum_terms(
+        x,
+        #[inline(always)]
+        |v| v * v,
+    );
+    1.0 / (squares / x.len() as f32 + eps).sqrt()
+}
+
 /// Computes the RMS norm of one row: `out = x / sqrt(mean x² + eps) · weight`.
 ///
 /// # Shapes
 /// `x [C]`, `weight [C]`, `out [C]`.
 #[inline(always)]
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = 1.0 / (sum_terms(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    let scale = rms_scale(x, eps);
     for ((o, &v), &w) in out.iter_mut().zip(x).zip(weight) {
         *o = v * scale * w;
     }
@@ -157,7 +178,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 
 #[inline(always)]
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
-    let scale = 1.0 / (sum_terms(x, |v| v * v) / x.len() as f32 + eps).sqrt();
+    let scale = rms_scale(x, eps);
     for (v, &w) in x.iter_mut().zip(weight) {
         *v = *v * scale * w;
     }
