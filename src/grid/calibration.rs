@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::one_or_many::{self, OneOrMany};
-use super::pattern::{check_values, value_count};
 use super::validate::{self, EntryPosition, combinations, optional_values};
 use super::yaml::{Positioned, YamlPosition};
 use crate::error::{Error, Result};
@@ -152,77 +151,6 @@ fn operator_sequences_error(calibration: &Calibration, position: &YamlPosition, 
     error
         .found(format!("{operator_sequences}, in the expanded combination `{calibration}`"))
         .hint("write the valid combinations as separate entries")
-}
-
-/// Filter for calibrations. Each given key lists the accepted values. Omitted keys match any value.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct CalibrationPattern {
-    /// Names of corpora.
-    pub(super) corpus: OneOrMany<String>,
-    /// Number of sequences.
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) sequences: OneOrMany<usize>,
-    /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::lengths_schema")]
-    pub(super) length: OneOrMany<usize>,
-    /// Seed for drawing sequences.
-    pub(super) seed: OneOrMany<u64>,
-    /// Number of sequences from which an operator is computed.
-    #[schemars(schema_with = "one_or_many::counts_schema")]
-    pub(super) operator_sequences: OneOrMany<usize>,
-}
-
-impl CalibrationPattern {
-    /// Rejects a pattern with no keys, or with a key whose list is empty.
-    pub(super) fn check(&self, at: &EntryPosition<'_>) -> Result<()> {
-        const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
-        let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = self;
-        let lengths = [
-            value_count(corpus),
-            value_count(sequences),
-            value_count(length),
-            value_count(seed),
-            value_count(operator_sequences),
-        ];
-        check_values(
-            at,
-            &KEYS,
-            &lengths,
-            "a calibration in a pattern",
-            "remove the key `calibration` to match all calibrations",
-        )
-    }
-
-    pub(super) fn matches(&self, calibration: &Calibration) -> bool {
-        fn has<T: PartialEq>(values: &OneOrMany<T>, value: &T) -> bool {
-            values.is_empty() || values.contains(value)
-        }
-        has(&self.corpus, &calibration.corpus)
-            && has(&self.sequences, &calibration.sequences)
-            && has(&self.length, &calibration.length)
-            && has(&self.seed, &calibration.seed)
-            && has(&self.operator_sequences, &calibration.operator_sequences)
-    }
-}
-
-/// Formats a pattern for calibrations, such as `corpus: c4, sequences: 16 or 32`.
-impl fmt::Display for CalibrationPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn format_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
-            let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-            if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
-        }
-        let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = self;
-        let parts = [
-            format_values("corpus", corpus),
-            format_values("sequences", sequences),
-            format_values("length", length),
-            format_values("seed", seed),
-            format_values("operator_sequences", operator_sequences),
-        ];
-        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
-    }
 }
 
 #[cfg(test)]

@@ -147,8 +147,8 @@ impl GridAxes {
     /// that cannot be pruned are left out and recorded in `search`.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Self::expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell
-    /// cannot be pruned or repaired.
+    /// Fails in the same cases as [`Self::expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a
+    /// cell cannot be pruned or repaired.
     pub(super) fn into_cells(
         mut self,
         search: Option<&mut Search>,

@@ -226,6 +226,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
             .found("an empty map"));
     }
     let (perplexity, corpora) = read_texts(&at.key("perplexity"), &entries.perplexity)?;
+    check_task_settings(&at.key("tasks"), &entries.tasks, true)?;
     // An omitted list is valid, but an empty one is not.
     if entries.perplexity.explicit_values().is_some() {
         validate::check_values(&at.key("perplexity"), &perplexity)?;
@@ -250,13 +251,20 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
-/// Reads the evaluated tasks. Also returns the names of the built-in tasks, and the definitions of the other tasks.
+/// Checks the settings of the entries that refer to definitions if `defined` is set, or else those of the built-in
+/// tasks.
+fn check_task_settings(at: &EntryPosition<'_>, entries: &OneOrMany<TaskUseEntry>, defined: bool) -> Result<()> {
+    let mut checked = entries.iter().enumerate().filter(|(_, entry)| entry.definition.is_some() == defined);
+    checked.try_for_each(|(i, entry)| defined_tasks::check_settings(&at.item(i), &entry.how))
+}
+
+/// Reads the evaluated tasks. Also returns the names of the built-in tasks, and the definitions of the other tasks. The
+/// settings of definition entries are checked separately.
 fn read_tasks(
     at: &EntryPosition<'_>,
     entries: &OneOrMany<TaskUseEntry>,
 ) -> Result<(Vec<EvalTask>, Vec<Positioned<String>>, ResolvedDefinitions)> {
     let entries_at: Vec<_> = entries.iter().enumerate().map(|(i, entry)| (at.item(i), entry)).collect();
-    entries_at.iter().try_for_each(|(at, entry)| defined_tasks::check_settings(at, &entry.how))?;
     let builtin = entries_at.iter().filter(|(_, entry)| entry.definition.is_none());
     let (builtin, names): (Vec<_>, Vec<_>) = builtin
         .map(|(at, TaskUseEntry { name, how, .. })| {
@@ -268,6 +276,7 @@ fn read_tasks(
         validate::check_length(at, entries)?;
         validate::check_unique(&at.name(), &builtin)?;
     }
+    check_task_settings(at, entries, false)?;
     let definitions = ResolvedDefinitions::read(&entries_at)?;
     let tasks = builtin.into_iter().map(|task| task.value).chain(definitions.uses.iter().cloned()).collect();
     Ok((tasks, names, definitions))

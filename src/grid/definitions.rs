@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::entry_kind::EntryKind;
 use super::eval_task::{TaskData, TaskSource};
 use super::input::{self, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
-use super::library::{self, EntryKind, Library};
+use super::library::{self, Library};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{ShardsEntry, Stream};
 use super::validate::{self, EntryPosition};

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::library::EntryKind;
+use super::entry_kind::EntryKind;
 use super::shards::{ShardsEntry, Stream};
 use super::validate::EntryPosition;
 use super::yaml::{Positioned, YamlPosition};
@@ -70,22 +70,25 @@ impl<'a> SourceEntry<'a> {
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, self.revision));
         let source = source.map_err(|error| error.at(at.key("hub").position().to_string()))?;
+        let repository = match (kind, self.files) {
+            (EntryKind::Backbone, []) => RepoFiles::backbone(source),
+            (_, []) => {
+                return Err(at
+                    .error(format!("missing key `files` in `{}`", at.name()))
+                    .expected("`files: PATH`, a path in the repository")
+                    .found("no `files`"));
+            }
+            (_, files) => {
+                let shards = self.shards.as_ref().map(ShardsEntry::names_to_fetch);
+                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
+                RepoFiles { source, files }
+            }
+        };
         if let Some(package) = self.package.filter(|package| !is_pinned_requirement(package)) {
             let error = at.key("package").error("the package is not pinned");
             return Err(error.expected("`name==version`").found(format!("`{package}`")));
         }
-        match (kind, self.files) {
-            (EntryKind::Backbone, []) => Ok(RepoFiles::backbone(source)),
-            (_, []) => Err(at
-                .error(format!("missing key `files` in `{}`", at.name()))
-                .expected("`files: PATH`, a path in the repository")
-                .found("no `files`")),
-            (_, files) => {
-                let shards = self.shards.as_ref().map(ShardsEntry::names_to_fetch);
-                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
-                Ok(RepoFiles { source, files })
-            }
-        }
+        Ok(repository)
     }
 }
 

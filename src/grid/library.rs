@@ -1,9 +1,11 @@
-//! Named backbones, corpora and tasks, and the files in which grids share them. Each is defined in its own file.
+//! Named backbones, corpora and tasks, and the files in which grids share them. Each file defines one entry. Grids can
+//! also define entries themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::deserialize;
+use super::entry_kind::EntryKind;
 use super::schema::BackboneEntry;
 use super::yaml::{self, FileShape, MapEntry, Value, YamlNode};
 use crate::error::{Error, Result};
@@ -13,60 +15,6 @@ use crate::installed;
 
 /// Maximum number of ancestor directories to search.
 const MAX_ANCESTORS: usize = 3;
-
-/// Kind of a named input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EntryKind {
-    Backbone,
-    Corpus,
-    Task,
-}
-
-impl EntryKind {
-    pub(super) const ALL: [Self; 3] = [Self::Backbone, Self::Corpus, Self::Task];
-
-    /// Returns the grid key of this kind, which is also the directory of its entry files.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Self::Backbone => "backbones",
-            Self::Corpus => "corpora",
-            Self::Task => "tasks",
-        }
-    }
-
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Backbone => "backbone",
-            Self::Corpus => "corpus",
-            Self::Task => "task",
-        }
-    }
-
-    /// Returns the names of the entries of this kind that a grid refers to. Ignores malformed values, and `evaluate` if
-    /// the grid has `search`.
-    pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
-        let includes = items_below(root, "include");
-        let axis =
-            |key: &str| [root].into_iter().chain(&includes).flat_map(|node| items_below(node, key)).collect::<Vec<_>>();
-        let evaluate = root.get("search").or_else(|| root.get("evaluate"));
-        let evaluated = |key: &str| evaluate.map(|node| items_below(node, key)).unwrap_or_default();
-        let nodes = match self {
-            Self::Backbone => axis("backbone"),
-            Self::Corpus => {
-                let users = axis("calibration").into_iter().chain(evaluated("perplexity"));
-                users.flat_map(|user| items_below(&user, "corpus")).collect()
-            }
-            Self::Task => {
-                evaluated("tasks").into_iter().map(|task| task.get("name").cloned().unwrap_or(task)).collect()
-            }
-        };
-        nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
-    }
-}
-
-fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
-    node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
-}
 
 /// Index of the files that define named entries for a grid.
 #[derive(Debug)]

@@ -5,9 +5,7 @@ use std::ops::Deref;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
 
-use super::cell::{CUT_AXES, DEPTH};
 use crate::error::Result;
 
 /// List of at least `MIN` values, or a single value written without a list. `None` if the key is missing. A key without
@@ -67,24 +65,6 @@ impl<T: JsonSchema, const MIN: usize> JsonSchema for OneOrMany<T, MIN> {
 /// Builds the schema for a value or a list of such values.
 pub(super) fn one_or_list(one: &Schema, min_items: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": min_items}]})
-}
-
-/// Builds the schema rule that requires either all pruning axes or none of them. `depth` is optional if the budget of a
-/// search has `layers`.
-pub(super) fn require_all_or_none() -> Map<String, Value> {
-    let layers = json!({"required": ["search"], "properties": {
-        "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
-    }});
-    CUT_AXES.into_iter().map(|key| (key.to_owned(), require_other_axes(&layers, key))).collect()
-}
-
-fn require_other_axes(layers: &Value, key: &str) -> Value {
-    let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
-    if !others.contains(&DEPTH) {
-        return others.into();
-    }
-    others.retain(|other| *other != DEPTH);
-    json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }
 
 /// Returns a reference to a schema definition that `schema_json` adds.

@@ -1,17 +1,109 @@
 //! Patterns in `exclude`, which remove cells from the product of the axes.
 
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::calibration::CalibrationPattern;
-use super::cell::{self, AXES, Cell, Method, MethodAxis, WrittenMethod};
-use super::depth::{self, Depth};
-use super::one_or_many::OneOrMany;
-use super::schema::PatternEntry;
+use super::calibration::Calibration;
+use super::cell::{self, AXES, Cell, Method, MethodAxis, MethodEntry, WrittenMethod};
+use super::depth::{self, Depth, DepthEntry};
+use super::one_or_many::{self, OneOrMany};
 use super::validate::{EntryPosition, distinct};
 use super::yaml::{Positioned, YamlPosition};
 use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
+
+/// Pattern that matches cells with one of the values of every key.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct PatternEntry {
+    /// Models. A pattern with only this key also excludes their dense cells.
+    pub(super) backbone: OneOrMany<String>,
+    /// Criteria. A name alone matches any options, and an entry with options matches only these.
+    #[schemars(schema_with = "one_or_many::criteria_schema")]
+    pub(super) criterion: OneOrMany<MethodEntry>,
+    /// Number of removed layers.
+    pub(super) depth: OneOrMany<DepthEntry>,
+    /// Recoveries. A name alone matches any options, and an entry with options matches only these.
+    #[schemars(schema_with = "one_or_many::recoveries_schema")]
+    pub(super) recovery: OneOrMany<MethodEntry>,
+    /// Calibrations that match the given keys.
+    pub(super) calibration: OneOrMany<CalibrationPattern>,
+}
+
+/// Filter for calibrations. Each given key lists the accepted values. Omitted keys match any value.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct CalibrationPattern {
+    /// Names of corpora.
+    pub(super) corpus: OneOrMany<String>,
+    /// Number of sequences.
+    #[schemars(schema_with = "one_or_many::counts_schema")]
+    pub(super) sequences: OneOrMany<usize>,
+    /// Tokens per sequence.
+    #[schemars(schema_with = "one_or_many::lengths_schema")]
+    pub(super) length: OneOrMany<usize>,
+    /// Seed for drawing sequences.
+    pub(super) seed: OneOrMany<u64>,
+    /// Number of sequences from which an operator is computed.
+    #[schemars(schema_with = "one_or_many::counts_schema")]
+    pub(super) operator_sequences: OneOrMany<usize>,
+}
+
+impl CalibrationPattern {
+    /// Rejects a pattern with no keys, or with a key whose list is empty.
+    pub(super) fn check(&self, at: &EntryPosition<'_>) -> Result<()> {
+        const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
+        let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = self;
+        let lengths = [
+            value_count(corpus),
+            value_count(sequences),
+            value_count(length),
+            value_count(seed),
+            value_count(operator_sequences),
+        ];
+        check_values(
+            at,
+            &KEYS,
+            &lengths,
+            "a calibration in a pattern",
+            "remove the key `calibration` to match all calibrations",
+        )
+    }
+
+    pub(super) fn matches(&self, calibration: &Calibration) -> bool {
+        fn has<T: PartialEq>(values: &OneOrMany<T>, value: &T) -> bool {
+            values.is_empty() || values.contains(value)
+        }
+        has(&self.corpus, &calibration.corpus)
+            && has(&self.sequences, &calibration.sequences)
+            && has(&self.length, &calibration.length)
+            && has(&self.seed, &calibration.seed)
+            && has(&self.operator_sequences, &calibration.operator_sequences)
+    }
+}
+
+/// Formats a pattern for calibrations, such as `corpus: c4, sequences: 16 or 32`.
+impl fmt::Display for CalibrationPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn format_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
+            let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+            if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
+        }
+        let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = self;
+        let parts = [
+            format_values("corpus", corpus),
+            format_values("sequences", sequences),
+            format_values("length", length),
+            format_values("seed", seed),
+            format_values("operator_sequences", operator_sequences),
+        ];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
 
 /// Accepted values for some of the axes. A cell matches if it has an accepted value on each of these axes.
 #[derive(Debug)]
@@ -55,12 +147,12 @@ impl CellPattern {
 }
 
 /// Returns the number of values of a key, or `None` if the key is missing.
-pub(super) fn value_count<T>(values: &OneOrMany<T>) -> Option<usize> {
+fn value_count<T>(values: &OneOrMany<T>) -> Option<usize> {
     values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map with none of the keys, or with a key whose list is empty.
-pub(super) fn check_values(
+fn check_values(
     at: &EntryPosition<'_>,
     keys: &[&'static str],
     lengths: &[Option<usize>],

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
 
 use super::artifact::Description;
-use super::calibration::{CalibrationEntry, CalibrationPattern};
-use super::cell::MethodEntry;
+use super::calibration::CalibrationEntry;
+use super::cell::{CUT_AXES, DEPTH, MethodEntry};
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
 use super::one_or_many::{self, OneOrMany};
+use super::pattern::PatternEntry;
 use super::search::SearchEntry;
 use super::weights::WeightsEntry;
 use crate::corpus::ShardOrder;
@@ -23,7 +25,7 @@ use crate::corpus::ShardOrder;
 /// list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("dependencies" = one_or_many::require_all_or_none()))]
+#[schemars(extend("dependencies" = require_all_or_none()))]
 pub(super) struct Schema {
     /// Results folder; the file's name by default.
     pub(super) name: Option<String>,
@@ -183,20 +185,20 @@ pub(super) struct IncludeEntry {
     pub(super) calibration: OneOrMany<CalibrationEntry>,
 }
 
-/// Pattern that matches cells with one of the values of every key.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct PatternEntry {
-    /// Models. A pattern with only this key also excludes their dense cells.
-    pub(super) backbone: OneOrMany<String>,
-    /// Criteria. A name alone matches any options, and an entry with options matches only these.
-    #[schemars(schema_with = "one_or_many::criteria_schema")]
-    pub(super) criterion: OneOrMany<MethodEntry>,
-    /// Number of removed layers.
-    pub(super) depth: OneOrMany<DepthEntry>,
-    /// Recoveries. A name alone matches any options, and an entry with options matches only these.
-    #[schemars(schema_with = "one_or_many::recoveries_schema")]
-    pub(super) recovery: OneOrMany<MethodEntry>,
-    /// Calibrations that match the given keys.
-    pub(super) calibration: OneOrMany<CalibrationPattern>,
+/// Builds the schema rule that requires either all pruning axes or none of them. `depth` is optional if the budget of a
+/// search has `layers`.
+fn require_all_or_none() -> Map<String, Value> {
+    let layers = json!({"required": ["search"], "properties": {
+        "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
+    }});
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), require_other_axes(&layers, key))).collect()
+}
+
+fn require_other_axes(layers: &Value, key: &str) -> Value {
+    let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
+    if !others.contains(&DEPTH) {
+        return others.into();
+    }
+    others.retain(|other| *other != DEPTH);
+    json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::cell::MethodAxis;
 use super::definitions;
-use super::library::EntryKind;
+use super::entry_kind::EntryKind;
+
 use super::profile::GRID_ONLY_KEYS;
 use super::schema::Schema;
 use crate::criterion::Criterion;

@@ -1,5 +1,5 @@
-//! Values of a grid with their positions, and checks that reject excessive counts and products, unprintable names, empty
-//! lists and duplicates.
+//! Values of a grid with their positions, and checks that reject excessive counts and products, unprintable names,
+//! empty lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::calibration::CalibrationJob;
-use super::selection::CalibrationInputs;
+use super::calibration_inputs::CalibrationInputs;
+use super::calibration_job::CalibrationJob;
 use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
 use crate::calibrate::{
     self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, Spool, WindowSubset,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::calibration::LeaseGuard;
+use super::calibration_job::LeaseGuard;
 use super::generations;
 use super::scores;
 use crate::error::{Error, Result};

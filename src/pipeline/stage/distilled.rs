@@ -7,7 +7,7 @@ use candle_core::Device;
 use serde_json::json;
 
 use super::boundary_result::BoundaryResult;
-use super::calibration::CalibrationJob;
+use super::calibration_job::CalibrationJob;
 use super::operator;
 use super::{BackboneKeyParts, Cost, InputNames, Member, Stage, activations, teacher};
 use crate::calibrate::{ActivationShape, Activations};

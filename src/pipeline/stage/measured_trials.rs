@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::calibration::CalibrationJob;
+use super::calibration_job::CalibrationJob;
 use super::chunks::ChunkRun;
 use super::scores;
 use crate::criterion::{Trial, TrialMetric};

@@ -4,6 +4,8 @@
 pub mod activations;
 pub mod boundary_result;
 pub mod calibration;
+pub mod calibration_inputs;
+mod calibration_job;
 mod chunk_sweep;
 pub(crate) mod chunks;
 pub mod distilled;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::boundary_result::{BoundaryResult, PlacedRepair};
-use super::calibration::CalibrationJob;
+use super::calibration_job::CalibrationJob;
 use super::{BackboneKeyParts, Check, Cost, InputNames, Stage, activations, from_json, to_json};
 use crate::calibrate::Activations;
 use crate::criterion::Selection;

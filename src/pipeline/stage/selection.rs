@@ -1,16 +1,17 @@
 //! Layers or sublayers that a criterion selects for removal, with the scores of the criterion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::activations::{self, FirstPass};
-use super::calibration::CalibrationJob;
+use super::calibration_inputs::{CalibrationInputs, WantedRepair};
+use super::calibration_job::CalibrationJob;
 use super::measured_trials::MeasuredTrials;
 use super::{BackboneKeyParts, InputNames, Stage, from_json, operator, scores, to_json};
-use crate::calibrate::{Activations, HookPoint, Pair, Similarities};
+use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Method;
@@ -19,7 +20,6 @@ use crate::model::{Cut, Load, Sublayer};
 use crate::pipeline::env::backbone::Variant;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::CutId;
-use crate::recovery::{self, Recovery, Span};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 3: keys contain the inputs of the criterion and every option. Version 4: the bound of `cca` no longer counts
@@ -61,8 +61,8 @@ pub fn key(
 ) -> Key {
     let CutId { criterion: name, version, options, depth, known, repaired } = cut;
     let mut identity = json!({
-        "backbone": backbone.dense.model.content, "criterion": name, "criterion_version": version, "options": options.value(),
-        "depth": depth,
+        "backbone": backbone.dense.model.content, "criterion": name, "criterion_version": version,
+        "options": options.value(), "depth": depth,
     });
     if let Some(known) = known {
         identity["known"] = known.value();
@@ -107,58 +107,6 @@ pub fn read(object: &StoredObject) -> Result<Selection> {
 pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     let has_notes = object.payloads().any(|name| name == NOTES);
     if has_notes { from_json(object, NOTES) } else { Ok(Vec::new()) }
-}
-
-/// Returns all spans that a recovery may have to repair, for any selection that a criterion can make.
-fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
-    if recovery.replaces_sublayers() {
-        return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
-    }
-    let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));
-    regions.flat_map(|region| recovery.spans(region)).collect()
-}
-
-/// Variant whose operators are not stored yet.
-pub struct WantedRepair<'a> {
-    pub criterion: &'a dyn Criterion,
-    pub recovery: &'a dyn Recovery,
-    pub cut: PruneSpec<'a>,
-    /// Layers or sublayers that are removed, or `None` if they have not been selected yet.
-    pub removed: Option<Cut>,
-}
-
-/// Inputs that variants need from a shared calibration pass before and after layers are selected. Used by planning,
-/// cost estimation and runs.
-#[derive(Debug, Default)]
-pub struct CalibrationInputs {
-    /// Sites whose activations the recoveries read, given the selected layers.
-    pub required: BTreeSet<HookPoint>,
-    /// Sites whose activations the recoveries may read, for any selection that the criteria can make.
-    pub possible: BTreeSet<HookPoint>,
-    /// Sites whose activations the criteria read.
-    pub criterion_sites: BTreeSet<HookPoint>,
-    pub pairs: BTreeSet<Pair>,
-}
-
-impl CalibrationInputs {
-    pub fn from_repairs<'a>(repairs: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
-        let mut inputs = Self::default();
-        for WantedRepair { criterion, recovery, cut, removed } in repairs {
-            match removed {
-                Some(removed) => {
-                    let spans = recovery::spans(recovery, &removed);
-                    inputs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                }
-                None => {
-                    let spans = possible_spans(criterion, recovery, &cut);
-                    inputs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                    inputs.criterion_sites.extend(criterion.sites(&cut));
-                    inputs.pairs.extend(criterion.pairs(&cut));
-                }
-            }
-        }
-        inputs
-    }
 }
 
 /// Selections for some variants. Identical selections are computed only once.

@@ -107,8 +107,8 @@ impl TaskScores {
         Some(chosen.iter().map(Cow::Borrowed).zip(right_answers(score, items)?).collect())
     }
 
-    /// Returns for each document whether a metric and filter score its answer as correct. Returns `None` in the same
-    /// cases as [`Self::flips`].
+    /// Returns for each document whether a metric and filter score its answer as correct. Returns `None` if there is no
+    /// such score, or if the metric does not score each answer as right or wrong.
     pub fn right(&self, metric: &str, filter: &str) -> Option<Vec<bool>> {
         Some(self.judged_answers(metric, filter)?.into_iter().map(|(_, is_right)| is_right).collect())
     }

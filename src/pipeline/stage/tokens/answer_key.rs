@@ -182,6 +182,7 @@ impl Documents {
     /// # Errors
     /// Fails if the object is damaged or contains the wrong number of answers.
     fn read_answers(&self, definition: &Definition, source: AnswerSource<'_>) -> Result<(Vec<Vec<Answer>>, usize)> {
+        // Generated texts are always stored before they are read, so they are never a fresh source.
         let (Output::Generate, AnswerSource::Stored(object)) = (definition.output, &source) else {
             let answers = self.answers(definition, &source.values()?)?;
             let non_finite = answers.iter().filter(|answer| !answer.iter().all(is_finite_answer)).count();
