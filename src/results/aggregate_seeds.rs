@@ -96,7 +96,13 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     }
     let [corpus, sequences, length] = ["corpus", "sequences", "length"]
         .map(|name| rest.get(&format!("calibration.{name}")).map(value_text).unwrap_or_default());
-    let columns = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.column));
+    // The first number in each column, in order of first appearance.
+    let mut columns: Vec<&ResultRow> = Vec::new();
+    for number in all.iter().flat_map(|cell| &cell.numbers) {
+        if !columns.iter().any(|known| known.has_same_column(number)) {
+            columns.push(number);
+        }
+    }
     CellSummary {
         numbers: columns
             .iter()
@@ -152,7 +158,8 @@ mod tests {
     use super::super::settings::flatten_below;
     use super::*;
     use crate::grid::Cell;
-    use crate::results::PrintedNumber;
+    use crate::metric::{Metric, PARAMETERS_REMOVED};
+    use crate::results::{NumberColumn, PrintedNumber};
 
     fn number(seed: Option<u64>, value: Option<f64>) -> ResultRow {
         let condition = Condition {
@@ -211,6 +218,39 @@ mod tests {
         assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(aggregated.numbers().map(AsRef::as_ref));
         assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
+    }
+
+    #[test]
+    fn task_and_metric_with_the_same_name_have_different_columns() {
+        let cells = [0, 1].map(|seed| {
+            let size = ResultRow {
+                metric: PARAMETERS_REMOVED.metric(),
+                column: PARAMETERS_REMOVED.head.to_owned(),
+                ..number(Some(seed), Some(25.0))
+            };
+            let task = ResultRow {
+                metric: Metric::task(PARAMETERS_REMOVED.name),
+                record: Record { value: Some(50.0), ..size.record.clone() },
+                ..size.clone()
+            };
+            assert_eq!(size.metric.id, task.metric.id);
+            [size, task]
+        });
+        let mut both = results(&cells.clone().map(|[size, _]| size));
+        for (cell, [_, task]) in both.cells.iter_mut().zip(&cells) {
+            cell.numbers.push(Arc::new(task.clone()));
+        }
+        let merged = both.aggregate_seeds().rows();
+        let values: Vec<_> = merged.iter().map(|number| number.record.value).collect();
+        assert_eq!(values, [Some(25.0), Some(50.0)]);
+        for number in &merged {
+            let column = NumberColumn {
+                column: Some(number.column.clone()),
+                ..NumberColumn::new(number.metric.clone(), number.column.clone())
+            };
+            let shown: Vec<_> = column.numbers(&merged.iter().collect::<Vec<_>>()).collect();
+            assert_eq!(shown, [number]);
+        }
     }
 
     #[test]

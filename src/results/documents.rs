@@ -14,8 +14,8 @@ use crate::tasks::{ChoiceResult, DocumentResult};
 /// Name of the file in a results directory that contains the answers of all cells.
 pub const DOCUMENTS: &str = "documents.parquet";
 
-/// Writes `documents.parquet` into `dir`. It has one row per choice of a built-in task, in order, so that any metric can
-/// be derived later.
+/// Writes `documents.parquet` into `dir`. It has one row per choice of a built-in task, in order, so that any metric
+/// can be derived later.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.

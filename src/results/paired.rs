@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::result_row::{ResultRow, Sample};
+use super::result_row::ResultRow;
 use crate::metric::PairedTest;
 use crate::significance::{DiscordantCounts, paired_bootstrap, sign_flip_test};
 
@@ -55,13 +55,13 @@ impl Paired {
 pub(super) fn paired_test(ours: &ResultRow, other: &ResultRow) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
-    let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
-        (PairedTest::Mcnemar, Sample::Answers(a), Sample::Answers(b)) => ("mcnemar", sign_flip_p(a, b)?),
-        (PairedTest::Permutation, Sample::Answers(a), Sample::Answers(b)) => ("permutation", sign_flip_p(a, b)?),
-        (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
-            ("bootstrap", paired_bootstrap(a, b, BOOTSTRAP_RESAMPLES, SEED).ok()?.p)
+    let (test, p) = match ours.metric.test? {
+        PairedTest::Mcnemar => ("mcnemar", sign_flip_p(ours.answers()?, other.answers()?)?),
+        PairedTest::Permutation => ("permutation", sign_flip_p(ours.answers()?, other.answers()?)?),
+        PairedTest::Bootstrap => {
+            let losses = ours.losses().filter(|losses| losses.len() >= MIN_WINDOWS)?;
+            ("bootstrap", paired_bootstrap(losses, other.losses()?, BOOTSTRAP_RESAMPLES, SEED).ok()?.p)
         }
-        _ => return None,
     };
     let better = (one != two).then(|| ours.metric.is_better(one, two)).filter(|_| ours.metric.cost(one).is_some());
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
@@ -184,6 +184,7 @@ impl std::fmt::Display for PaperVerdict {
 #[cfg(test)]
 mod tests {
     use super::super::number_record::{Condition, Record};
+    use super::super::result_row::Sample;
     use super::*;
     use crate::metric::{self, Metric};
 

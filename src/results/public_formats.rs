@@ -38,11 +38,15 @@ const SCHEMA: &str = "0.3.0";
 
 /// Writes all formats for every cell with scores, and returns the folders it wrote to. The files are named after their
 /// cells. If lm-evaluation-harness needs several files for a cell, the later ones have the suffixes `..2`, `..3`, ….
+/// The folder `lm_eval` is created even if no cell has scores, as long as the documents of a task have been counted.
 ///
 /// # Errors
 /// Fails with exit code 3 if a folder cannot be written.
 pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
+    if grid.evaluate.tasks.iter().any(|task| outcome.task(task).is_some()) {
+        written.push(create_folder(dir, LM_EVAL)?);
+    }
     for result in &outcome.cells {
         let cell = result.cell.to_string();
         let mut files = Vec::new();
@@ -55,8 +59,7 @@ pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridO
         files.extend(record.map(|record| (EVERY_EVAL_EVER, format!("{cell}.json"), format!("{record:#}\n"))));
         files.extend(eval_results(grid, result).map(|text| (EVAL_RESULTS, format!("{cell}.yaml"), text)));
         for (folder, name, text) in files {
-            let folder = dir.join(folder);
-            fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
+            let folder = create_folder(dir, folder)?;
             put(&folder.join(name), text.as_bytes())?;
             if !written.contains(&folder) {
                 written.push(folder);
@@ -64,6 +67,12 @@ pub fn write_public_formats(dir: &Path, name: &str, grid: &Grid, outcome: &GridO
         }
     }
     Ok(written)
+}
+
+fn create_folder(dir: &Path, name: &str) -> Result<PathBuf> {
+    let folder = dir.join(name);
+    fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
+    Ok(folder)
 }
 
 /// Converts a cell into an Every Eval Ever record, with accuracies as proportions. Returns `None` for a cell without

@@ -145,8 +145,9 @@ impl Setup {
 }
 
 impl CellSummary {
-    pub fn number(&self, column: &str) -> Option<&Arc<ResultRow>> {
-        self.numbers.iter().find(|number| number.column == column)
+    /// Returns the number in the same column as `other`, a number of another cell.
+    pub fn number(&self, other: &ResultRow) -> Option<&Arc<ResultRow>> {
+        self.numbers.iter().find(|number| number.has_same_column(other))
     }
 }
 
@@ -165,10 +166,11 @@ impl ResultRow {
         }
     }
 
-    /// Returns the losses from which the number is computed.
+    /// Returns the losses from which the number is computed. Returns `None` if any of them is not finite, because JSON
+    /// and paired tests do not support such losses.
     pub fn losses(&self) -> Option<&[f64]> {
         match &self.sample {
-            Sample::Losses(losses) => Some(losses),
+            Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => Some(losses),
             _ => None,
         }
     }
@@ -228,6 +230,12 @@ impl ResultRow {
             Sample::Seeds(_) => false,
             _ => self.record.noise().is_some(),
         }
+    }
+
+    /// Returns whether two numbers belong to the same column of the run's table. The metrics are compared too, because
+    /// a task may have the same name as a metric.
+    pub(super) fn has_same_column(&self, other: &Self) -> bool {
+        self.column == other.column && *self.metric == *other.metric
     }
 
     /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers

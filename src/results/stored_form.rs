@@ -81,8 +81,7 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
             error: *error,
             failure: failure.clone(),
             right,
-            // JSON cannot represent NaN, and paired tests need finite losses anyway.
-            losses: number.losses().filter(|losses| losses.iter().all(|loss| loss.is_finite())).map(<[f64]>::to_vec),
+            losses: number.losses().map(<[f64]>::to_vec),
         };
         if let Some(last) = cells.last_mut() {
             last.values.push(value);

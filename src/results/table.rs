@@ -329,7 +329,8 @@ impl NumberColumn {
     pub fn numbers<'n>(&self, row: &[&'n Arc<ResultRow>]) -> impl Iterator<Item = &'n Arc<ResultRow>> {
         row.iter().copied().filter(move |number| {
             let is_measured = match &self.column {
-                Some(column) => number.column == *column,
+                // A task may have the same name as a metric.
+                Some(column) => number.column == *column && *number.metric == *self.metric,
                 None => number.metric.id == self.metric.id,
             };
             is_measured && self.shows(&number.record.condition)

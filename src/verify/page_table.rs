@@ -2,12 +2,26 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
+
 use super::finding::CheckResult;
 use super::printed_table::{PrintedTable, file_name, nearly_equal};
-use crate::artifact::PagePart;
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::{NOISY, SavedCell, SavedRow, SavedTable};
+
+/// Part of `page.json` that is compared with the printed tables.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageTables {
+    artifact: ArtifactTables,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ArtifactTables {
+    tables: Vec<SavedTable>,
+}
 
 /// Parses a printed number. Returns the number and its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
@@ -33,12 +47,12 @@ pub(super) fn check_page(
     latex: &Path,
     check: &mut CheckResult,
 ) -> Result<()> {
-    let part: PagePart = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
-        Error::damaged("the data of the results page is not valid JSON")
+    let tables: PageTables = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
+        Error::damaged("the data of the results page is not valid JSON or has invalid tables")
             .at(page.display().to_string())
             .found(error.to_string())
     })?;
-    let Some(SavedTable { rows, .. }) = part.artifact.tables.first() else { return Ok(()) };
+    let Some(SavedTable { rows, .. }) = tables.artifact.tables.first() else { return Ok(()) };
     check_page_cells(rows, table, check);
     let file = file_name(markdown);
     let body = read_markdown_rows(markdown)?;

@@ -9,8 +9,8 @@ use super::inputs::Inputs;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Function that loads a backbone. Its weights use at most the given numbers of bytes of memory and of device memory.
-/// Tests replace it.
+/// Function that loads a backbone. The numbers are limits in bytes: for the weights in host memory, and for the total
+/// memory used on a GPU. Tests use another function.
 pub(crate) type LoadEngine<'a> = dyn Fn(&BackbonePlan, u64, Option<u64>) -> Result<Arc<dyn Engine>> + Sync + 'a;
 
 /// Loads a backbone from its files.

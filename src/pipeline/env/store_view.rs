@@ -57,8 +57,13 @@ impl StoreView {
         matches!(self.object(key), ObjectState::Whole(_))
     }
 
+    /// Returns whether an object was not stored at the survey. A damaged object was stored.
+    pub(crate) fn is_absent(&self, key: &Key) -> bool {
+        matches!(self.object(key), ObjectState::Absent)
+    }
+
     /// Returns whether an object was stored and intact at the survey. Returns false without a key.
-    pub(crate) fn has_any(&self, key: Option<&Arc<Key>>) -> bool {
+    pub(crate) fn has_optional(&self, key: Option<&Arc<Key>>) -> bool {
         key.is_some_and(|key| self.has(key))
     }
 
@@ -69,7 +74,7 @@ impl StoreView {
 
     /// Returns how many steps of a variant's iterative selection are stored.
     pub(crate) fn selected_steps(&self, variant: &Variant) -> usize {
-        if self.has_any(variant.selection.as_ref()) {
+        if self.has_optional(variant.selection.as_ref()) {
             return variant.steps.len() + 1;
         }
         let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Intact(_)));

@@ -189,10 +189,12 @@ pub(super) fn new_context<'a>(
     load: &'a LoadEngine<'a>,
 ) -> RunContext<'a> {
     let memory = env.settings.memory_bytes();
-    let budgets = plan.backbones.iter().map(|backbone| (backbone, weights_budget(plan, backbone, state, memory)));
+    // Computing a budget is slow, because it reads stored objects.
+    let budgets: Vec<(&BackbonePlan, u64)> =
+        plan.backbones.iter().map(|backbone| (backbone, weights_budget(plan, backbone, state, memory))).collect();
     let unquantized =
-        budgets.clone().filter_map(|(backbone, budget)| Some((&*backbone.unquantized.as_ref()?.name, budget)));
-    let budgets = unquantized.chain(budgets.map(|(backbone, budget)| (&*backbone.name, budget))).collect();
+        budgets.iter().filter_map(|&(backbone, budget)| Some((&*backbone.unquantized.as_ref()?.name, budget)));
+    let budgets = unquantized.chain(budgets.iter().map(|&(backbone, budget)| (&*backbone.name, budget))).collect();
     let models = Models::new(&plan.inputs, budgets, env.settings.device_memory, load);
     RunContext::new(plan.grid_inputs(), state, models, env)
 }

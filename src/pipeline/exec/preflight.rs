@@ -58,7 +58,7 @@ pub fn preflight(
         if settings.retime { StoreView::survey_for_retime(plan, store) } else { StoreView::survey(plan, store) };
     surveyed(plan, &state);
     let free = machine::reported_free_memory().filter(|_| target == TargetMachine::Local);
-    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !state.has(key)) {
+    if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| state.is_absent(key)) {
         check_token_memory(plan, &state, settings.memory, free)?;
         // The costs are estimated again when the lengths of all texts are known.
         check_disk(plan, &state, settings, target, store)?;
@@ -205,7 +205,7 @@ fn check_token_memory(plan: &Plan<'_>, state: &StoreView, limit: Option<u64>, fr
     for backbone in &plan.backbones {
         // The windows of all texts are drawn in parallel, and each text needs two copies of its token ids while they
         // are written.
-        let missing = backbone.calibrations.iter().filter(|calibration| !state.has(&calibration.tokens));
+        let missing = backbone.calibrations.iter().filter(|calibration| state.is_absent(&calibration.tokens));
         let needed = missing.clone().map(token_bytes).fold(0, u64::saturating_add);
         let largest = missing.max_by_key(|calibration| token_bytes(calibration)).filter(|_| needed > available);
         if let Some(largest) = largest {

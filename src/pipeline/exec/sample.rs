@@ -19,7 +19,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Varia
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::load_engine;
+use crate::pipeline::env::models::{Models, load_engine};
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan};
@@ -122,8 +122,10 @@ pub fn estimate_sample_cost(
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
+    let env = RunEnv { store, settings, reporter, stop, worker_limits: None };
+    // No backbone is loaded, so no memory budgets are needed.
+    let models = Models::new(&plan.inputs, HashMap::new(), settings.device_memory, &load_engine);
+    let context = RunContext::new(plan.grid_inputs(), &state, models, env);
     let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {

@@ -11,7 +11,8 @@ use crate::evaluate::generation::PROMPTS_PER_CHUNK;
 use crate::grid::{Cell, Draw};
 use crate::model::{Cut, Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
 use crate::pipeline::env::run_settings::RunSettings;
-use crate::pipeline::stage::selection::{CalibrationInputs, WantedRepair, activation_limit};
+use crate::pipeline::stage::calibration_inputs::{CalibrationInputs, WantedRepair};
+use crate::pipeline::stage::selection::activation_limit;
 use crate::pipeline::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, operator, scores, scoring, tokens,
 };
@@ -257,7 +258,7 @@ impl BackboneEstimator<'_> {
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
-            calibrated.iter().copied().filter(|variant| !state.has_any(variant.operator.as_ref())).collect();
+            calibrated.iter().copied().filter(|variant| !state.has_optional(variant.operator.as_ref())).collect();
         let pass = activations::pass_flops(config, &load);
         // A text that is used only for training has no calibration job, but reading it still costs one pass.
         if calibrated.is_empty() {
@@ -363,8 +364,8 @@ impl BackboneEstimator<'_> {
         else {
             return 0;
         };
-        let is_selected = state.has_any(variant.selection.as_ref());
-        if !criterion.rule.is_iterative() || (is_selected && state.has_any(variant.operator.as_ref())) {
+        let is_selected = state.has_optional(variant.selection.as_ref());
+        if !criterion.rule.is_iterative() || (is_selected && state.has_optional(variant.operator.as_ref())) {
             return 0;
         }
         let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
@@ -401,7 +402,7 @@ impl BackboneEstimator<'_> {
         let missing_selections = self.backbone.variants.iter().filter(|variant| {
             let criterion = self.cell(variant).criterion.as_ref();
             criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
-                && !self.state.has_any(variant.selection.as_ref())
+                && !self.state.has_optional(variant.selection.as_ref())
         });
         let merged_variants = self.backbone.variants.iter().filter(|variant| {
             let recovery = self.cell(variant).recovery.as_ref();

@@ -33,17 +33,23 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
     if method.rule.trials(&first_step).is_empty() {
         return Ok(None);
     }
-    let read = |metric, trial: &Trial| read_trial(store, backbone, calibration, metric, trial);
     let mut candidate_scores = Vec::new();
-    for (_, trial, result) in FollowedTrials::follow(&*method.rule, &first_step, &read).known {
-        let result = result.ok_or_else(|| {
-            Error::missing("a trial result was evicted from the store, but its selection was not")
-                .at(format!("`{method}`, without {}", trial.removed))
-                .hint("pass an empty folder with --store to run the trials again")
-        })?;
-        candidate_scores
-            .extend(removed_candidate(first_step.unit, &trial.removed).map(|candidate| (candidate, result)));
-    }
+    let mut read_results = |metric: TrialMetric, trials: &[Trial]| -> Result<Vec<f64>> {
+        let mut results = Vec::new();
+        for trial in trials {
+            let result = read_trial(store, backbone, calibration, metric, trial).ok_or_else(|| {
+                Error::missing("a trial result was evicted from the store, but its selection was not")
+                    .at(format!("`{method}`, without {}", trial.removed))
+                    .hint("pass an empty folder with --store to run the trials again")
+            })?;
+            candidate_scores
+                .extend(removed_candidate(first_step.unit, &trial.removed).map(|candidate| (candidate, result)));
+            results.push(result);
+        }
+        Ok(results)
+    };
+    let similarities = Similarities::default();
+    method.rule.select(&first_step, &mut CalibrationStats::new(&similarities, None, &mut read_results))?;
     Ok(Some(candidate_scores))
 }
 
@@ -165,7 +171,7 @@ fn criterion_uses<'g>(
     for variant in backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)) {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
-        let missing = Some(cell.depth).filter(|_| !state.has_any(variant.selection.as_ref()));
+        let missing = Some(cell.depth).filter(|_| !state.has_optional(variant.selection.as_ref()));
         let name = method.to_string();
         let selection = variant.selection.clone().filter(|_| method.rule.is_iterative());
         let known = uses.iter_mut().find(|used| {
