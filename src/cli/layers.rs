@@ -144,7 +144,7 @@ impl Arguments {
         Ok(requested.collect())
     }
 
-    /// Builds the text of the grid. Each criterion removes one layer or sublayer.
+    /// Builds the text of the grid, as JSON. Each criterion removes one layer or sublayer.
     fn format_grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
         let mut grid = NamedGrid::new(&self.model, self.profile.as_ref())?;
         let text = grid.add_text("--corpus", &self.corpus, self.length as usize, &self.rule, Some(1))?;

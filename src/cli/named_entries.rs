@@ -111,7 +111,7 @@ impl NamedGrid {
         if let Some(limit) = limit {
             usage["limit"] = json!(limit.value());
         }
-        insert_entry(&mut self.tasks, "tasks", task, entry.unwrap_or_default())?;
+        insert_entry(&mut self.tasks, ("tasks", "--tasks", given), task, entry.unwrap_or_default())?;
         Ok(usage)
     }
 
@@ -146,7 +146,7 @@ impl NamedGrid {
         entry.extend(max_windows.map(|limit| ("limit".into(), json!(limit))));
         let usage = json!({"corpus": corpus, "length": length});
         let entry = if entry.is_empty() { Value::Null } else { Value::Object(entry) };
-        insert_entry(&mut self.corpora, "texts", corpus, entry)?;
+        insert_entry(&mut self.corpora, ("texts", flag, given), corpus, entry)?;
         Ok(usage)
     }
 
@@ -163,19 +163,47 @@ impl NamedGrid {
     }
 }
 
-/// Inserts the entry of a text or task, which is null if the grid needs none.
+/// Inserts the entry of a text or task, which is null if the grid needs none. `source` is the kind of the entry, and the
+/// option and argument that it comes from.
 ///
 /// # Errors
-/// Fails if another entry has the same name.
-fn insert_entry(entries: &mut Map<String, Value>, kind: &str, name: String, entry: Value) -> Result<()> {
-    let Some(other) = entries.get(&name).filter(|&other| *other != entry) else {
-        entries.insert(name, entry);
+/// Fails if a different entry has the same name.
+fn insert_entry(
+    entries: &mut Map<String, Value>,
+    source: (&str, &str, &str),
+    name: String,
+    entry: Value,
+) -> Result<()> {
+    let Some(other) = entries.get(&name).filter(|&other| !is_same_entry(other, &entry)) else {
+        entries.entry(name).or_insert(entry);
         return Ok(());
     };
+    let (kind, flag, given) = source;
+    let (message, hint) = if find_file(other).is_some_and(|file| find_file(&entry) == Some(file)) {
+        (format!("`{name}` is given twice with different settings"), "use either the name or the file")
+    } else {
+        (format!("two different {kind} have the name `{name}`"), "rename one of the files")
+    };
     let [first, second] = [other, &entry].map(|entry| entry["path"].as_str().unwrap_or(&name));
-    Err(Error::bad_input(format!("two different {kind} have the name `{name}`"))
-        .found(format!("{first} and {second}"))
-        .hint("rename one of the files"))
+    Err(Error::bad_input(message).at(format!("{flag} {given}")).found(format!("{first} and {second}")).hint(hint))
+}
+
+/// Returns whether two entries have the same settings and file. The paths of the file may differ.
+fn is_same_entry(one: &Value, other: &Value) -> bool {
+    let [first, second] = [one, other].map(|entry| {
+        let mut settings = entry.clone();
+        let file = find_file(entry);
+        if file.is_some() {
+            settings["path"] = Value::Null;
+        }
+        (settings, file)
+    });
+    first == second
+}
+
+/// Returns the file of an entry, without links, or `None` if the entry has no file or the file does not exist.
+fn find_file(entry: &Value) -> Option<PathBuf> {
+    Path::new(entry["path"].as_str()?).canonicalize().ok()
 }
 
 /// Returns the entries in a section of a profile, with absolute paths. `folder` contains the profile.

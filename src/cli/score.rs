@@ -216,7 +216,7 @@ fn without_location(error: Error) -> Error {
     error.replace_location(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
-/// Builds the text of the grid.
+/// Builds the text of the grid, as JSON.
 fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
     if arguments.tasks.is_empty() && arguments.perplexity.is_empty() {
         return Err(Error::bad_input("nothing to score")

@@ -231,7 +231,7 @@ impl SearchArgs {
         }
     }
 
-    /// Builds the text of the grid.
+    /// Builds the text of the grid, as JSON.
     fn format_grid(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let mut grid = NamedGrid::new(&self.model, self.profile.as_ref())?;
         let tasks = self.tasks.iter().map(|task| grid.add_task(task, Bos::default(), None));
@@ -276,7 +276,8 @@ impl SearchArgs {
             .map(|axes| json!({"criterion": axes.criteria, "depth": axes.depths, "recovery": axes.recoveries}))
             .collect();
         let mut settings = json!({
-            "name": grid.backbone, "backbone": [grid.backbone], "criterion": criteria, "depth": depths, "recovery": recoveries,
+            "name": grid.backbone, "backbone": [grid.backbone],
+            "criterion": criteria, "depth": depths, "recovery": recoveries,
             "calibration": calibrations, "search": search,
         });
         if !more.is_empty() {

@@ -196,6 +196,7 @@ fn grid_typos_are_reported_with_locations() {
 fn different_files_with_the_same_name_are_rejected() {
     let world = World::new();
     std::fs::create_dir(world.path("other")).unwrap();
+    world.write("copa.jsonl", format!("{}\n", copa_row(0)));
     for (file, copy) in [("test.jsonl", "other/test.jsonl"), ("copa.jsonl", "other/copa.jsonl")] {
         std::fs::copy(world.path(file), world.path(copy)).unwrap();
         let option = if file == "test.jsonl" { "--perplexity" } else { "--tasks" };
@@ -206,8 +207,18 @@ fn different_files_with_the_same_name_are_rejected() {
             assert!(text.contains(word), "`{word}` is not in:\n{text}");
         }
     }
-    // The same file with two window lengths is one text.
-    let output =
-        world.ghostlab(&["score", "backbone", "--perplexity", "test.jsonl@32", "test.jsonl@64", "--rule", "ptb"]);
+    let rows = world.path("copa.jsonl");
+    let tasks = format!("copa,copa={}", rows.display());
+    let output = world.ghostlab(&["score", "backbone", "--tasks", &tasks]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("have the name `copa`"), "{text}");
+    let calibration = "other/test.jsonl:8x64";
+    let line = ["search", "backbone", "--texts", "test.jsonl", "--calibration", calibration, "--budget", "layers=1"];
+    let output = world.ghostlab(&line);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("--calibration other/test.jsonl"), "{text}");
+    // The same file under another path and with another window length is one text.
+    let texts = ["test.jsonl@32", "other/../test.jsonl@64"];
+    let output = world.ghostlab(&["score", "backbone", "--perplexity", texts[0], texts[1], "--rule", "ptb"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -116,7 +116,7 @@ pub(crate) struct WorkerAnswer {
 }
 
 impl WorkerAnswer {
-    /// Creates the output for an outcome. It is `None` if the worker was interrupted.
+    /// Creates the output of a worker. `outcome` is `None` if the worker was interrupted.
     pub(crate) fn new(outcome: Option<WorkerOutcome>, seconds: f64) -> Self {
         let (end, counts) = match outcome {
             Some(WorkerOutcome::Done { cells, complete, failed }) => {
@@ -244,7 +244,8 @@ pub(crate) struct ReproducedArtifact {
 }
 
 impl ReproducedArtifact {
-    /// Creates the output for a run of `grid` that writes to `target`, without its outcome.
+    /// Creates the output for a run of `grid` that writes to `target`. The fields for failures
+    /// and files are empty.
     pub(crate) fn new(artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> Self {
         Self {
             name: artifact.name.clone(),
