@@ -5,11 +5,10 @@ use minijinja::{Environment, UndefinedBehavior, Value};
 
 use crate::error::{Error, Result};
 
-/// Renders a template. The lines of block tags leave no text. A misspelled name is an error.
+/// Renders a template. Lines that contain only block tags produce no output. A misspelled name is an error.
 ///
 /// # Errors
-/// Fails if the template is invalid or uses an unknown name, which indicates a bug. The message is "cannot write
-/// {what}".
+/// Fails if the template is invalid or uses an unknown name. Either one is a bug. The message is "cannot write {what}".
 pub fn render(what: &str, template: &str, values: impl Into<Value>) -> Result<String> {
     fill(template, values.into())
         .map_err(|error| Error::job(format!("cannot write {what}")).found(format!("{error:#}")))

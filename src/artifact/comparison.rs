@@ -242,7 +242,7 @@ const PAPER_TRAINING_SEQUENCES: usize = 5000;
 const PAPER_RULES: [(&str, WindowRule); 3] =
     [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
-/// Lists how a measurement's protocol differs from the paper's.
+/// Lists how a number's protocol differs from the paper's.
 pub(super) fn protocol_differences(number: &ResultRow) -> Vec<String> {
     let mut texts: Vec<String> = number.setup.unidentified.iter().cloned().collect();
     let mean = match number.metric.source {

@@ -132,7 +132,7 @@ impl RowsBuilder<'_> {
     }
 }
 
-/// Table row together with its first measurement, which provides the labels of the row.
+/// Table row together with its first number, which provides the labels of the row.
 struct LayoutRow {
     row: TableRow,
     first: Arc<ResultRow>,

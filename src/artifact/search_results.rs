@@ -22,7 +22,7 @@ use crate::results::number_record::DENSE;
 use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, CandidateOutcome, SearchOutcome, markdown};
 
-/// Candidate with the best score in the artifact that scores all cells, with that score.
+/// Best score in the artifact that scores all cells, and the candidate that has it.
 type BestCandidate<'a> = (&'a ResultRow, &'a Candidate);
 
 /// Results of an artifact's searches (races), compared with the table in which every cell was scored on all items.

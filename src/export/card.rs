@@ -72,8 +72,11 @@ fn build_card_values(
         kept => layout.kept.iter().collect::<BTreeSet<_>>().len(),
         // Removed layers, or removed sublayers by kind. Empty for the dense backbone.
         removed => removed_text(&result.removed),
+        // Number of removed layers or sublayers, such as `8 of 32 attention sublayers`.
         amount => format_amount(&result.removed, result.layers),
+        // `removed` or `replaced by an affine map`.
         verb => change_verb(result),
+        // Phrases that list the checkpoint layers without attention and those without an MLP.
         without => describe_missing_sublayers(layout),
         in_gguf => gguf_form(&backbone.config, layout).is_ok(),
         criterion => cell
@@ -93,7 +96,9 @@ fn build_card_values(
         dtype => weight_format.dtype.map(FloatType::name),
         // Smallest sliding window of any layer, in tokens.
         window => layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
+        // One sentence for each repair that was folded into the weights.
         folded => describe_folds(layout, deployed),
+        // One phrase for each attached operator, such as `a full linear map on the input of layer 3`.
         attached => layout.attached.iter().map(describe_operator).collect::<Vec<_>>(),
         notes => notes.chain(result.notes()).chain(shortage).collect::<Vec<_>>(),
         numbers,

@@ -90,10 +90,10 @@ fn to_objective(track: &Track) -> Objective {
     }
 }
 
-/// Running search.
+/// Inputs that the steps of a search share.
 #[derive(Clone, Copy)]
 struct SearchRun<'a> {
-    /// Grid without the cuts that a criterion cannot select.
+    /// Grid whose list of unselectable cuts is empty, so that rounds do not report them again.
     grid: &'a Grid,
     spec: &'a Search,
     env: &'a SearchEnv<'a>,
