@@ -308,6 +308,7 @@ fn no_module_uses_a_higher_layer() {
 
 #[test]
 fn files_do_not_import_each_other_in_cycles() {
+    let mut cycles = BTreeSet::new();
     for crate_path in LAYERS.iter().map(|(crate_path, _)| *crate_path).chain(UNLAYERED_CRATES) {
         let sources = Sources::read(&crate_root(crate_path));
         let imports = sources.imports();
@@ -317,13 +318,10 @@ fn files_do_not_import_each_other_in_cycles() {
         );
         let reached: BTreeMap<&Module, BTreeSet<Module>> =
             imports.keys().map(|module| (*module, reachable_modules(&imports, module))).collect();
-        let cycles: BTreeSet<String> = imports
-            .keys()
-            .map(|module| modules_in_cycle(&reached, module))
-            .filter(|modules| !modules.is_empty())
-            .collect();
-        assert_eq!(cycles, BTreeSet::new(), "{crate_path}: modules import each other");
+        let found = imports.keys().map(|module| modules_in_cycle(&reached, module));
+        cycles.extend(found.filter(|modules| !modules.is_empty()).map(|modules| format!("{crate_path}: {modules}")));
     }
+    assert_eq!(cycles, BTreeSet::new(), "modules import each other");
 }
 
 fn reachable_modules(imports: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {

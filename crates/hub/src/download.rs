@@ -12,9 +12,9 @@ use crate::cache::{cache_error, make_folder};
 use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped_error, wait_until};
 use crate::event::Event;
 use crate::listing::percent_encode;
-use crate::name::{BlobName, strip_etag};
+use crate::name::{BlobName, KnownFile, strip_etag};
 use crate::partial_file::PartialFile;
-use crate::plan::{KnownFile, PlannedFile, PlannedRepo};
+use crate::plan::{PlannedFile, PlannedRepo};
 
 /// State of a resumable download.
 struct Transfer<'a> {

@@ -8,8 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::header_text;
 use crate::client::{FetchControl, Hub, HubRequest, await_network};
-use crate::name::{BlobName, Commit, ContentHash, FileName};
-use crate::plan::KnownFile;
+use crate::name::{BlobName, Commit, ContentHash, FileName, KnownFile};
 use crate::repo::Source;
 
 /// Characters that are percent-encoded in URLs: all except letters, digits and `-._~`.

@@ -169,6 +169,28 @@ fn find_fault(text: &str) -> Option<&'static str> {
     None
 }
 
+/// Size and hashes of a file from the lock, a listing or a response. `None` if unknown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownFile {
+    pub(crate) bytes: Option<u64>,
+    /// SHA-256, which the Hub lists only for large files.
+    pub(crate) sha256: Option<ContentHash>,
+    /// Name of the blob in the cache, which is the SHA-256 or the Git hash of the file.
+    pub(crate) blob: Option<BlobName>,
+}
+
+impl KnownFile {
+    /// Derives the SHA-256 from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
+    pub(crate) fn from_blob(blob: BlobName, bytes: Option<u64>) -> Self {
+        Self { bytes, sha256: blob.sha256(), blob: Some(blob) }
+    }
+
+    /// Returns the Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
+    pub(crate) fn git_blob_hash(&self) -> Option<String> {
+        self.blob.as_ref()?.git_blob_hash()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::{Component, Path};

@@ -18,8 +18,7 @@ use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
 use crate::cache::cache_error;
-use crate::name::{BlobName, ContentHash};
-use crate::plan::KnownFile;
+use crate::name::{BlobName, ContentHash, KnownFile};
 
 const PARTIAL_FILE_SUFFIX: &str = ".incomplete";
 

@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::disk::Disk;
 use super::key::{Key, is_hex, is_number};
 use super::meta::{META, Meta, StoredFile};
-use super::process::{self, Process};
+use super::process::Process;
+use super::processes;
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
@@ -169,7 +170,7 @@ pub struct AbandonedDraft {
 pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<AbandonedDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // List processes after drafts, because a process writes its record before its first draft.
-    let known = process::list_processes(disk, root);
+    let known = processes::list_processes(disk, root);
     let now = OnceCell::new();
     let listed = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::disk::Disk;
-use super::process::{KnownProcess, Process};
+use super::process::Process;
+use super::processes::KnownProcess;
 use super::{Key, Store, lock};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;

@@ -46,6 +46,7 @@ mod packed;
 #[cfg(test)]
 mod packed_tests;
 mod process;
+mod processes;
 mod records;
 mod scratch;
 mod shared;
@@ -294,7 +295,7 @@ impl Store {
 
     /// Returns the ids of all processes that are not known to be dead.
     pub fn live_process_ids(&self) -> Vec<String> {
-        process::list_processes(&*self.disk, &self.root)
+        processes::list_processes(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)
             .map(|known| known.process.id)

@@ -1,6 +1,6 @@
 //! Removal of leftovers from dead processes.
 
-use crate::{Store, gc_roots, journal, process, worker};
+use crate::{Store, gc_roots, journal, processes, worker};
 
 impl Store {
     /// Removes leftovers from dead processes: drafts, leases, reserved hashes, temporary files and journals of stored
@@ -11,7 +11,7 @@ impl Store {
             return;
         }
         let disk = &*self.disk;
-        let known = process::list_processes(disk, &self.root);
+        let known = processes::list_processes(disk, &self.root);
         worker::remove_dead_leases(disk, &self.root, self.schema, &known);
         for draft in self.abandoned_drafts().iter().filter(|draft| draft.dead) {
             disk.remove_folder(&draft.folder).ok();

@@ -19,7 +19,7 @@ use super::layout::{AttachedOperator, Layout, TensorContent};
 use crate::error::Result;
 use crate::files::gguf_writer::GgufInfo;
 use crate::model::architecture::{Activation, GgufForm, QueryKeyNorm, RopeEntries};
-use crate::model::side_operators::OperatorTensor;
+use crate::model::attached_form::OperatorTensor;
 use crate::model::tensors::sublayer_of;
 use crate::model::{AttachedForm, BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::model::attached_form::{AttachedForm, norm_name};
-use crate::model::side_operators::OperatorTensor;
+use crate::model::attached_form::{AttachedForm, OperatorTensor, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
 use crate::model::tensors::{StoredPart, open_checked_weights, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;

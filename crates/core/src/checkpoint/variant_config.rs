@@ -5,9 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::layout::{AttachedOperator, Layout};
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow};
-use crate::model::attached_form::CONFIG_KEY;
+use crate::model::attached_form::{CONFIG_KEY, export_section};
 use crate::model::experts::{DENSE_LAYERS_KEY, SPARSE_STEP_KEY};
-use crate::model::side_operators::export_section;
 use crate::model::window::{first_window_layer, layer_types};
 use crate::model::{Config, FloatType};
 

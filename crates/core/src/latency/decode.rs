@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::result::RoundTimes;
+use super::round_times::RoundTimes;
 use super::rounds::{ExtraRounds, Prompt, Rounds, Session, build_separate_tries, run_rounds};
 use super::spread::TimeSpread;
 use crate::error::Result;

@@ -6,6 +6,7 @@
 //! | `idle` | noise of the machine, measured before times are recorded |
 //! | `dense_operators` | diagonal operators as full matrix products |
 //! | `rounds` | prompts, and rounds of passes that alternate between variants until the times are stable |
+//! | `round_times` | times of a variant in these rounds |
 //! | `decode` | timed decoding of new tokens after the prompt |
 //! | `result` | timing results of one variant |
 //! | `sessions` | repetition of sessions whose times are unstable |
@@ -26,6 +27,7 @@ mod decode;
 mod dense_operators;
 mod idle;
 mod result;
+mod round_times;
 mod rounds;
 mod sessions;
 mod spread;
@@ -33,7 +35,8 @@ mod spread;
 pub use decode::{DecodeResult, decode_work, measure_decoding};
 pub use dense_operators::{has_diagonal, with_dense_operators};
 pub use idle::measure_idle_spread;
-pub use result::{LatencyResult, RoundTimes};
+pub use result::LatencyResult;
+pub use round_times::RoundTimes;
 pub use rounds::{ExtraRounds, PassTimes, Prompt, Rounds, Session, count_passes, measure_interleaved};
 pub use sessions::{MAX_SESSIONS, measure_until_stable};
 pub use spread::{MAX_RELATIVE_DEVIATION, Speedup, TimeSpread};

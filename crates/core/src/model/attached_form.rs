@@ -1,6 +1,9 @@
 //! Config entries and tensor names of the operators that an exported checkpoint contains.
 
-use super::architecture::Architecture;
+use serde_json::{Value, json};
+
+use super::architecture::{Activation, Architecture, activation_names};
+use super::cut::Cut;
 use super::operator::{Matrix, Operator};
 use super::tensor_name::name;
 
@@ -153,4 +156,54 @@ impl AttachedForm {
 
     pub(super) const ALL: [Self; 5] =
         [Self::Diagonal, Self::Dense, Self::Bias, Self::Normed { weighted: true }, Self::Normed { weighted: false }];
+}
+
+/// Operator that an export declares in its config and stores as tensors of the checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    pub layer: usize,
+    pub place: BranchPlace,
+    pub form: AttachedForm,
+    pub bias: bool,
+}
+
+impl Attachment {
+    /// Returns the operator's tensors for `hidden` channels: their content, name and shape.
+    pub(crate) fn tensors(
+        self,
+        hidden: usize,
+    ) -> impl DoubleEndedIterator<Item = (OperatorTensor, String, Vec<usize>)> {
+        let module = self.place.module();
+        let is_weighted = self.form == AttachedForm::Normed { weighted: true };
+        let matrix = self.form.shape(hidden).map(|shape| (OperatorTensor::Matrix, name(self.layer, &module), shape));
+        let norm = is_weighted.then(|| (OperatorTensor::Norm, input_norm_name(self.layer, &module), vec![hidden]));
+        let bias = self.bias.then(|| (OperatorTensor::Bias, bias_name(self.layer, &module), vec![hidden]));
+        [matrix, norm, bias].into_iter().flatten()
+    }
+}
+
+/// Content of a tensor that belongs to an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OperatorTensor {
+    Matrix,
+    /// Weight of the norm that the operator applies to its input.
+    Norm,
+    Bias,
+}
+
+/// Returns the config section that describes an export.
+pub(crate) fn export_section(
+    attachments: impl Iterator<Item = Attachment>,
+    dropped: &Cut,
+    activation: Activation,
+) -> Value {
+    let operators = attachments.map(|Attachment { layer, place, form, bias }| {
+        json!({"layer": layer, "at": place.name(), "form": form.name(), "bias": bias})
+    });
+    let operators: Vec<Value> = operators.collect();
+    let mut section = json!({OPERATORS_KEY: operators, ACTIVATION_KEY: activation_names(activation)[0]});
+    if !dropped.is_empty() {
+        section[DROPPED_KEY] = json!(dropped);
+    }
+    section
 }

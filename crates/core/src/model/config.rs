@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
-use super::attached_form::{ACTIVATION_KEY, CONFIG_KEY};
+use super::attached_form::{ACTIVATION_KEY, Attachment, CONFIG_KEY};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::experts::{self, Experts};
@@ -17,7 +17,7 @@ use super::gguf_backbone;
 use super::rope_config;
 pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::rounding::WeightType;
-use super::side_operators::{self, Attachment, ExportEntries};
+use super::side_operators::{self, ExportEntries};
 use super::sublayer::Sublayer;
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;

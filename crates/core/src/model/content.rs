@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
 use super::attached_form::AttachedForm;
+use super::attached_form::Attachment;
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
 use super::resident_weights::TensorInfo;
 use super::shard::Shard;
-use super::side_operators::Attachment;
 use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;

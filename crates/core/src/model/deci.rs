@@ -6,9 +6,10 @@
 use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, CLASS_PREFIX, GgufForm};
-use super::attached_form::{AttachedForm, BranchPlace, CONFIG_KEY, bias_name, input_norm_name};
+use super::attached_form::{
+    AttachedForm, Attachment, BranchPlace, CONFIG_KEY, bias_name, export_section, input_norm_name,
+};
 use super::cut::Cut;
-use super::side_operators::{Attachment, export_section};
 use super::sublayer::Sublayer;
 use super::tensor_name::name;
 use crate::error::{Error, Result};

@@ -62,7 +62,7 @@ mod weight_cache;
 pub mod weights;
 pub(crate) mod window;
 
-pub use attached_form::{AttachedForm, BranchPlace, StepForm};
+pub use attached_form::{AttachedForm, Attachment, BranchPlace, StepForm};
 pub use batch::{Batch, Divergence, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandleReference, DeviceName, FloatType, Gpu, LayersAfter, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory_error};
@@ -92,7 +92,6 @@ pub use products::Products;
 pub use program::{Program, Repairs, Step};
 pub use rms_norm::RmsNorm;
 pub use rounding::WeightType;
-pub use side_operators::Attachment;
 pub use slice::elements;
 pub use sublayer::Sublayer;
 pub use tensors::{check_weights, describe_quantization};

@@ -1,13 +1,13 @@
-//! Parser and writer of the section that an export adds to its config. The section lists the operators that the
+//! Parser of the section that an export adds to its config, and reader of the operators. The section lists the operators that the
 //! checkpoint contains and the sublayers that were removed. [`crate::checkpoint`] writes such exports.
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::architecture::{Activation, Architecture, activation_names};
+use super::architecture::Architecture;
 use super::attached_form::{
-    ACTIVATION_KEY, AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY, bias_name, input_norm_name,
+    AttachedForm, Attachment, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS_KEY, bias_name, input_norm_name,
 };
 use super::config_fields::Entries;
 use super::cut::Cut;
@@ -17,29 +17,7 @@ use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Operator that an export declares in its config and stores as tensors of the checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attachment {
-    pub layer: usize,
-    pub place: BranchPlace,
-    pub form: AttachedForm,
-    pub bias: bool,
-}
-
 impl Attachment {
-    /// Returns the operator's tensors for `hidden` channels: their content, name and shape.
-    pub(crate) fn tensors(
-        self,
-        hidden: usize,
-    ) -> impl DoubleEndedIterator<Item = (OperatorTensor, String, Vec<usize>)> {
-        let module = self.place.module();
-        let is_weighted = self.form == AttachedForm::Normed { weighted: true };
-        let matrix = self.form.shape(hidden).map(|shape| (OperatorTensor::Matrix, name(self.layer, &module), shape));
-        let norm = is_weighted.then(|| (OperatorTensor::Norm, input_norm_name(self.layer, &module), vec![hidden]));
-        let bias = self.bias.then(|| (OperatorTensor::Bias, bias_name(self.layer, &module), vec![hidden]));
-        [matrix, norm, bias].into_iter().flatten()
-    }
-
     /// Reads the operator for a backbone with `hidden` channels and norm epsilon `eps`.
     pub(super) fn read_operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
         let c = hidden;
@@ -59,32 +37,6 @@ impl Attachment {
             }
         }
     }
-}
-
-/// Content of a tensor that belongs to an operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OperatorTensor {
-    Matrix,
-    /// Weight of the norm that the operator applies to its input.
-    Norm,
-    Bias,
-}
-
-/// Returns the config section that describes an export.
-pub(crate) fn export_section(
-    attachments: impl Iterator<Item = Attachment>,
-    dropped: &Cut,
-    activation: Activation,
-) -> Value {
-    let operators = attachments.map(|Attachment { layer, place, form, bias }| {
-        json!({"layer": layer, "at": place.name(), "form": form.name(), "bias": bias})
-    });
-    let operators: Vec<Value> = operators.collect();
-    let mut section = json!({OPERATORS_KEY: operators, ACTIVATION_KEY: activation_names(activation)[0]});
-    if !dropped.is_empty() {
-        section[DROPPED_KEY] = json!(dropped);
-    }
-    section
 }
 
 /// Parsed config section that describes an export.

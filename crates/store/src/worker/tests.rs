@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::disk::{Disk, SystemDisk};
 use crate::gc_roots::GcRoots;
-use crate::process::{Process, list_processes};
+use crate::process::Process;
+use crate::processes::list_processes;
 use crate::tests::SCHEMA;
 use crate::worker::{Lease, LeaseResult, Worker, attempts, lock};
 use ghostlab_core::files::atomic::STALE_AFTER;
