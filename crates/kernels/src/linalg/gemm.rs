@@ -10,6 +10,7 @@ pub use super::view::{MatrixView, MatrixViewMut, Update};
 
 /// Element type supported by [`gemm()`].
 pub trait Element: Copy + 'static + private::Sealed {
+    const ZERO: Self;
     const ONE: Self;
 
     /// Multiplies a few rows by a few columns in the summation order of AVX-512. Returns `false` if the product is not
@@ -25,6 +26,7 @@ pub trait Element: Copy + 'static + private::Sealed {
 }
 
 impl Element for f32 {
+    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
     fn try_small_product(
@@ -38,6 +40,7 @@ impl Element for f32 {
 }
 
 impl Element for f64 {
+    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 }
 
