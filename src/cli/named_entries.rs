@@ -163,8 +163,8 @@ impl NamedGrid {
     }
 }
 
-/// Inserts the entry of a text or task, which is null if the grid needs none. `source` is the kind of the entry, and the
-/// option and argument that it comes from.
+/// Inserts the entry of a text or task, which is null if the grid needs none. `source` is the kind of the entry, and
+/// the option and argument that it comes from.
 ///
 /// # Errors
 /// Fails if a different entry has the same name.

@@ -72,7 +72,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
-    // A dry run must not change the store. A read-only store keeps new objects in a temporary directory.
+    // A dry run adds no objects to the store. A read-only store keeps them in a temporary folder.
     let store =
         if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
     let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;

@@ -337,8 +337,8 @@ fn float_repr(number: f64) -> String {
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
-/// Returns whether Python's `str.isprintable` accepts a character. It rejects control, format and unassigned characters,
-/// and all separators except the space.
+/// Returns whether Python's `str.isprintable` accepts a character. It rejects control, format and unassigned
+/// characters, and all separators except the space.
 pub(crate) fn is_printable(character: char) -> bool {
     static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     if character.is_ascii() {

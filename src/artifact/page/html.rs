@@ -21,8 +21,8 @@ pub(super) fn write_escaped(
     }
 }
 
-/// Characters that are percent-encoded in ids: all except letters, digits and `-._~`. The encoding is injective, and the
-/// result is valid in ids and URL fragments.
+/// Characters that are percent-encoded in ids: all except letters, digits and `-._~`. The encoding is injective, and
+/// the result is valid in ids and URL fragments.
 const ENCODED_IN_IDS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Characters that are percent-encoded in links to files.
 pub(super) const ENCODED_IN_PATHS: &AsciiSet = &ENCODED_IN_IDS.remove(b'/');

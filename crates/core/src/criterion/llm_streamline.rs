@@ -54,8 +54,8 @@ impl Criterion for LlmStreamline {
         Some(Importance { quantity: "cosine", lowest_first: false })
     }
 
-    /// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first maximum
-    /// wins.
+    /// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first
+    /// maximum wins.
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         Selection::best_block(spec, stats.remaining_similarities(self.pairs(spec))?, false)
     }

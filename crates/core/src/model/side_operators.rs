@@ -1,5 +1,6 @@
-//! Parser of the section that an export adds to its config, and reader of the operators. The section lists the operators that the
-//! checkpoint contains and the sublayers that were removed. [`crate::checkpoint`] writes such exports.
+//! Parser of the section that an export adds to its config, and reader of the operators. The section lists the
+//! operators that the checkpoint contains and the sublayers that were removed. [`crate::checkpoint`] writes such
+//! exports.
 
 use std::sync::Arc;
 

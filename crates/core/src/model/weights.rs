@@ -40,8 +40,8 @@ struct TensorAlias {
     rows: Option<Rows>,
 }
 
-/// Row range of a stored tensor. All dimensions except the last are flattened into rows. The number of rows follows from
-/// the requested shape.
+/// Row range of a stored tensor. All dimensions except the last are flattened into rows. The number of rows follows
+/// from the requested shape.
 #[derive(Clone)]
 pub(super) struct Rows {
     /// Shape of the complete tensor.

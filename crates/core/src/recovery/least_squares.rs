@@ -30,8 +30,8 @@ impl LeastSquaresSolution {
         Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
     }
 
-    /// Converts the result into the repair `x + z·M + b`, where `b` is optional and `z` is the stream, or the normalized
-    /// stream if a norm is given.
+    /// Converts the result into the repair `x + z·M + b`, where `b` is optional and `z` is the stream, or the
+    /// normalized stream if a norm is given.
     pub(super) fn into_repair(
         self,
         channels: usize,

@@ -92,7 +92,8 @@ mod tests {
 
     type Choices<'a> = &'a [(f64, usize)];
 
-    /// Scores documents of a task, each given by its correct choice, and the log-likelihoods and lengths of its choices.
+    /// Scores documents of a task, each given by its correct choice, and the log-likelihoods and lengths of its
+    /// choices.
     fn scored(task: &'static Task, original: usize, documents: &[(i64, Choices<'_>)]) -> Result<ScoredTask> {
         let scores = documents.iter().flat_map(|(_, choices)| *choices);
         let scores = scores.map(|&(log_likelihood, _)| Score { log_likelihood, greedy: false }).collect();

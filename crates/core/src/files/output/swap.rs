@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::manifest::{FileState, HashCache, Manifest};
-use crate::files::atomic::{age, is_temporary};
+use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 use crate::files::parent_folder;
@@ -135,7 +135,9 @@ pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
             fs::rename(item.path(), output).ok();
             continue;
         }
-        let age = age(&item.path(), SystemTime::now()).unwrap_or_default();
+        // The age of a link is its own, not that of its target.
+        let age = item.metadata().and_then(|data| data.modified()).ok();
+        let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
         // A draft left by a dead process is removed regardless of its age.
         let is_abandoned = Owner::is_tag_alive(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
         if is_abandoned {

@@ -236,8 +236,8 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Calls `project` with the number of rows of logits to keep in memory. If the device runs out of memory, halves the
-    /// number and tries again.
+    /// Calls `project` with the number of rows of logits to keep in memory. If the device runs out of memory, halves
+    /// the number and tries again.
     fn project_rows<T>(&self, project: impl Fn(usize) -> Result<T>) -> Result<T> {
         let mut rows = self.max_elements() / self.config.vocab;
         loop {
