@@ -16,6 +16,10 @@ use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
 use ghostlab_kernels::linalg::panels::{PackedFormat, Panels, matmul};
 use rayon::prelude::*;
 
+/// The allocator of the program, which aligns large buffers.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// `(inner, outer)` shapes of layers and output heads in models with 256, 576 and 4,096 channels.
 const SHAPES: [(usize, usize); 8] =
     [(256, 512), (256, 1408), (704, 256), (576, 3072), (4096, 4096), (4096, 28_672), (14_336, 4096), (4096, 128_256)];
@@ -63,10 +67,12 @@ fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> 
 
 /// Returns packed weights in which all columns are the same random column.
 fn random_panels<K: PackedFormat>(inner: usize, outer: usize) -> Panels<K> {
-    let mut panel = vec![K::Word::default(); Panels::<K>::panel_words(inner)];
+    let mut words = Panels::<K>::allocate(inner, outer);
     let column = noise(inner);
-    (0..K::lanes()).for_each(|lane| K::pack_column(&column, lane, &mut panel));
-    Panels::new(panel.repeat(outer.div_ceil(K::lanes())), inner, outer)
+    for panel in words.chunks_exact_mut(Panels::<K>::panel_words(inner)) {
+        (0..K::lanes()).for_each(|lane| K::pack_column(&column, lane, panel));
+    }
+    Panels::new(words, inner, outer)
 }
 
 /// Returns deterministic pseudo-random numbers between −0.5 and 0.5.

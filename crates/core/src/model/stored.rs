@@ -298,9 +298,9 @@ pub(super) fn pack_panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner:
         .collect();
     // A dropped sublayer has no matrices.
     if rows.is_empty() {
-        return Ok(Panels::new(Vec::new(), inner, 0));
+        return Ok(Panels::new(Panels::<K>::allocate(inner, 0), inner, 0));
     }
-    let mut out = vec![K::Word::default(); Panels::<K>::total_words(inner, rows.len())];
+    let mut out = Panels::<K>::allocate(inner, rows.len());
     let panels = out.par_chunks_mut(Panels::<K>::panel_words(inner)).zip(rows.par_chunks(K::lanes()));
     first_error(panels.map(|(panel, rows)| {
         let mut numbers = vec![0.0; rows.len() * inner]; // [up to lanes, inner]

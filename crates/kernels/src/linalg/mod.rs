@@ -1,6 +1,7 @@
 //! Dense linear algebra on plain slices, independent of models.
 
 pub mod adam;
+pub mod aligned;
 pub mod amx;
 pub mod bf16;
 pub mod bf16_split;

@@ -9,8 +9,10 @@
 
 use std::ops::Range;
 
+use bytemuck::Pod;
 use rayon::prelude::*;
 
+use super::aligned::AlignedArray;
 use super::gemm::{MatrixView, Update, profile};
 use super::simd;
 
@@ -85,7 +87,7 @@ impl<'a> TileOutput<'a> {
 /// Storage type of weights, with its matrix multiplication kernels.
 pub trait PackedFormat: Sized {
     /// Unit of storage, which contains one or more weights of the same column.
-    type Word: Copy + Default + Send + Sync;
+    type Word: Pod + Send + Sync;
     /// Left operand, converted to the format of the kernel.
     type Rows<'x>: Sync;
 
@@ -162,7 +164,7 @@ pub struct PanelPiece<'a, W> {
 /// Weights `[inner, outer]` packed as `[outer / lanes, panel_depth(inner), lanes]`. The last panel is padded with
 /// zeros.
 pub struct Panels<K: PackedFormat> {
-    words: Vec<K::Word>,
+    words: AlignedArray<K::Word>,
     inner: usize,
     outer: usize,
 }
@@ -173,23 +175,26 @@ impl<K: PackedFormat> Panels<K> {
         K::panel_depth(inner) * K::lanes()
     }
 
-    /// Returns the number of words in all panels.
-    pub fn total_words(inner: usize, outer: usize) -> usize {
-        Self::panel_words(inner) * outer.div_ceil(K::lanes())
+    /// Allocates the words of all panels, initialized with zeros.
+    pub fn allocate(inner: usize, outer: usize) -> AlignedArray<K::Word> {
+        AlignedArray::zeroed(Self::panel_words(inner) * outer.div_ceil(K::lanes()))
     }
 
     /// Wraps packed panels.
     ///
     /// # Panics
-    /// Panics if the length differs from [`Self::total_words`].
-    pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
-        assert!(words.len() == Self::total_words(inner, outer), "wrong panel size for the matrix");
+    /// Panics if the length differs from that of [`Self::allocate`].
+    pub fn new(words: AlignedArray<K::Word>, inner: usize, outer: usize) -> Self {
+        assert!(
+            words.len() == Self::panel_words(inner) * outer.div_ceil(K::lanes()),
+            "wrong panel size for the matrix"
+        );
         Self { words, inner, outer }
     }
 
     /// Packs rows `[inner, outer]`.
     pub fn from_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
-        let mut words = vec![K::Word::default(); Self::total_words(inner, outer)];
+        let mut words = Self::allocate(inner, outer);
         for (panel, words) in words.chunks_exact_mut(Self::panel_words(inner).max(1)).enumerate() {
             for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {
                 let numbers: Vec<f32> = rows.iter().skip(column).step_by(outer).copied().collect();
@@ -219,7 +224,7 @@ impl<K: PackedFormat> Panels<K> {
     pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Self {
         let [inner, outer] = [matrices[0].1.inner, matrices[0].1.outer];
         assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
-        let mut words = vec![K::Word::default(); Self::total_words(inner, outer)];
+        let mut words = Self::allocate(inner, outer);
         let size = Self::panel_words(inner).max(1);
         let panels_per_thread = outer.div_ceil(K::lanes()).div_ceil(rayon::current_num_threads()).max(1);
         std::thread::scope(|scope| {
