@@ -50,16 +50,31 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
         _ => panic!("`PARTS` must be 1, 2 or 3"),
     };
 
-    /// Splits a row into words, and passes each word to `put` with its position. A word contains the same bf16 part of
-    /// two consecutive numbers.
+    /// Splits up to 32 numbers of a row into words of each part. A word contains the same bf16 part of two consecutive
+    /// numbers. Missing numbers count as zero.
+    #[inline(always)]
+    fn split_step(numbers: &[f32]) -> [[u32; STEP_PAIRS]; PARTS] {
+        let mut rest = [0.0; STEP_ELEMENTS];
+        rest[..numbers.len()].copy_from_slice(numbers);
+        std::array::from_fn(|_| {
+            let mut parts = [0; STEP_ELEMENTS];
+            for (part, rest) in parts.iter_mut().zip(&mut rest) {
+                *part = round_to_bf16(*rest);
+                let value = f32::from_bits(*part);
+                // The other parts of a number that is not finite are zero.
+                *rest = if value.is_finite() { *rest - value } else { 0.0 };
+            }
+            std::array::from_fn(|pair| parts[2 * pair] >> 16 | parts[2 * pair + 1])
+        })
+    }
+
+    /// Splits a row, and passes each word to `put` with its position.
     #[inline(always)]
     fn split(row: &[f32], mut put: impl FnMut(usize, u32)) {
         for (step, numbers) in row.chunks(STEP_ELEMENTS).enumerate() {
-            for (pair, numbers) in numbers.chunks(2).enumerate() {
-                let first = split_into_bf16::<PARTS>(numbers[0]);
-                let second = split_into_bf16::<PARTS>(numbers.get(1).copied().unwrap_or(0.0));
-                for (part, (first, second)) in first.into_iter().zip(second).enumerate() {
-                    put((step * PARTS + part) * STEP_PAIRS + pair, first >> 16 | second);
+            for (part, words) in Self::split_step(numbers).into_iter().enumerate() {
+                for (pair, word) in words.into_iter().take(numbers.len().div_ceil(2)).enumerate() {
+                    put((step * PARTS + part) * STEP_PAIRS + pair, word);
                 }
             }
         }
@@ -70,26 +85,15 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
 /// vectorizes.
 fn pack_bf16_rows(x: MatrixView<'_, f32>, width: usize) -> PairRows {
     let row_words = Bf16Kernels::Amx.row_words(x.column_count());
-    let mut words = Vec::with_capacity(x.row_count() * row_words);
+    let padded_words = amx::padded_rows(x.row_count()) * row_words;
+    let mut words = Vec::with_capacity(padded_words);
     simd::in_widest!({
         for row in 0..x.row_count() {
             Bf16Kernels::Amx.push_row(x.row(row), &mut words);
         }
     });
+    words.resize(padded_words, 0);
     PairRows { words, row_words, width }
-}
-
-/// Splits a number into bf16 parts, each in the upper half of a word. If the first part is not finite, the other parts
-/// are zero.
-#[inline(always)]
-fn split_into_bf16<const PARTS: usize>(x: f32) -> [u32; PARTS] {
-    let mut rest = x;
-    std::array::from_fn(|_| {
-        let part = round_to_bf16(rest);
-        let value = f32::from_bits(part);
-        rest = if value.is_finite() { rest - value } else { 0.0 };
-        part
-    })
 }
 
 impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
@@ -127,10 +131,14 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
             return pack_bf16_rows(x, width);
         }
         let row_words = padded_stride(width);
-        let mut words = vec![0; x.row_count() * row_words];
+        let mut words = vec![0; amx::padded_rows(x.row_count()) * row_words];
         simd::in_widest!({
-            for (row, words) in words.chunks_exact_mut(row_words.max(1)).enumerate() {
-                Self::split(x.row(row), |position, word| words[position] = word);
+            for (row, words) in words.chunks_exact_mut(row_words.max(1)).take(x.row_count()).enumerate() {
+                let steps = x.row(row).chunks(STEP_ELEMENTS).zip(words.chunks_exact_mut(PARTS * STEP_PAIRS));
+                for (numbers, words) in steps {
+                    let parts = words.chunks_exact_mut(STEP_PAIRS).zip(Self::split_step(numbers));
+                    parts.for_each(|(words, part)| words.copy_from_slice(&part));
+                }
             }
         });
         PairRows { words, row_words, width }
@@ -169,10 +177,13 @@ mod tests {
     #[test]
     fn three_bf16_parts_are_exact_and_two_keep_sixteen_bits() {
         let numbers = (0..10_000).map(|i| noise(i) * 1e3).chain([0.0, -1.0, 1e30, -1e-30, std::f32::consts::PI]);
+        /// Returns the sum of the parts of a number, from the smallest to the largest.
+        fn sum_parts<const PARTS: usize>(x: f32) -> f32 {
+            Bf16Split::<PARTS>::split_step(&[x]).iter().rev().map(|words| unpack_bf16_pair(words[0])[0]).sum()
+        }
         for x in numbers {
-            let sum = |parts: &[u32]| parts.iter().rev().map(|&part| f32::from_bits(part)).sum::<f32>();
-            assert_eq!(sum(&split_into_bf16::<3>(x)), x);
-            assert!((sum(&split_into_bf16::<2>(x)) - x).abs() <= x.abs() * 2.0f32.powi(-16), "{x}");
+            assert_eq!(sum_parts::<3>(x), x);
+            assert!((sum_parts::<2>(x) - x).abs() <= x.abs() * 2.0f32.powi(-16), "{x}");
         }
     }
 

@@ -7,33 +7,34 @@
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
+#[cfg(target_arch = "x86_64")]
+mod group;
 mod model;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod probe;
 mod status;
 #[cfg(target_arch = "x86_64")]
-mod tile;
-
+mod sums;
 #[cfg(target_arch = "x86_64")]
-use std::ops::Range;
+mod tile;
 
 pub use status::{AmxStatus, status};
 
 use super::pairs::{PairPanels, RowWords};
 use super::panels::LANES;
+#[cfg(target_arch = "x86_64")]
+use group::GroupProduct;
 
 const TILE_ROWS: usize = 16;
 /// Number of pairs in a row of a left tile register, and number of rows of a right tile register.
 const TILE_PAIRS: usize = 16;
 /// Number of rows per block, which fills two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Number of pairs along the inner dimension in one pass over a group of panels. For 256 rows, the pairs of a pass (512
-/// KiB) and the sums of the panels fit together into a 2 MiB L2 cache.
-#[cfg(target_arch = "x86_64")]
-const PASS_PAIRS: usize = 512;
-/// Maximum number of sums (1 MiB) that are buffered for a group of panels.
-#[cfg(target_arch = "x86_64")]
-const MAX_GROUP_SUMS: usize = 1 << 18;
+/// Returns the number of packed rows for a product of `rows` rows. Padding completes the last block, so that it is
+/// multiplied together with the others. A single block is not padded.
+pub(super) const fn padded_rows(rows: usize) -> usize {
+    if rows > BLOCK_ROWS { rows.next_multiple_of(BLOCK_ROWS) } else { rows }
+}
 
 /// Number of bf16 parts whose sum represents an f32 number.
 ///
@@ -134,7 +135,9 @@ unsafe fn multiply_on_tiles(
     let out = (out.as_mut_ptr(), stride);
     let step = TILE_PAIRS * parts.count();
     let full_lines = panels.lines / step * step;
-    let full_blocks = rows.count / BLOCK_ROWS * BLOCK_ROWS;
+    // Without padding, the rows of a partial block are multiplied separately.
+    let is_padded = rows.count > BLOCK_ROWS && rows.words.len() >= padded_rows(rows.count) * rows.row_words;
+    let full_blocks = if is_padded { rows.count } else { rows.count / BLOCK_ROWS * BLOCK_ROWS };
     let rest = panels.lines - full_lines;
     for (lines, pairs) in [(0..full_lines, TILE_PAIRS), (full_lines..panels.lines, rest)] {
         for group in [0..full_blocks, full_blocks..rows.count] {
@@ -142,84 +145,16 @@ unsafe fn multiply_on_tiles(
                 continue;
             }
             let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs, parts);
-            // SAFETY: the caller guarantees that AMX is usable. `group` and `lines` lie inside the operands.
+            // SAFETY: the caller guarantees that AMX is usable. `group` and `lines` lie inside the operands, and a
+            // partial block after full ones is padded.
             unsafe {
-                tile::with_tiles(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
+                tile::with_tiles(shape, |tiles| {
+                    let continues = adds || lines.start > 0;
+                    GroupProduct { tiles, rows, panels, out, group, lines: lines.clone(), continues }.multiply();
+                });
             }
         }
     }
-}
-
-/// Multiplies a group of rows by the given lines of all panels. All blocks of the group have the configured shape.
-///
-/// Long products are computed in several passes along the inner dimension for each group of panels. Between passes,
-/// sums stay in a compact buffer, because the rows of `out` can be far apart and then compete for the same cache sets.
-///
-/// # Safety
-/// See [`multiply_on_tiles`]. `group` and `lines` must lie inside the operands.
-#[cfg(target_arch = "x86_64")]
-unsafe fn multiply_group(
-    tiles: &tile::Tiles,
-    rows: &RowWords<'_>,
-    panels: &PairPanels<'_>,
-    (out, stride): (*mut f32, usize),
-    group: &Range<usize>,
-    lines: &Range<usize>,
-    adds: bool,
-) {
-    let height = group.len().next_multiple_of(BLOCK_ROWS);
-    let step = TILE_PAIRS * tiles.parts().count();
-    let pass_lines = PASS_PAIRS / step * step;
-    let has_one_pass = lines.len() <= pass_lines;
-    let group_panels =
-        if has_one_pass { panels.count } else { (MAX_GROUP_SUMS / (height * LANES)).clamp(1, panels.count) };
-    let mut buffer = Vec::<f32>::new();
-    if !has_one_pass {
-        buffer.reserve_exact(group_panels * height * LANES);
-    }
-    let buffer = buffer.as_mut_ptr();
-    for first in (0..panels.count).step_by(group_panels) {
-        let end = panels.count.min(first + group_panels);
-        for pass in split_range(lines, pass_lines) {
-            let steps = pass.len().div_ceil(step);
-            for panel in first..end {
-                let start_of = |panel: usize, line: usize| {
-                    panels.words.as_ptr().wrapping_add(panel * panels.stride + line * LANES)
-                };
-                let right = start_of(panel, pass.start);
-                let next = if panel + 1 < end || pass.end == lines.end {
-                    start_of(panel + 1, pass.start)
-                } else {
-                    start_of(first, pass.end)
-                };
-                for (block, row) in group.clone().step_by(BLOCK_ROWS).enumerate() {
-                    // SAFETY: the caller guarantees that AMX is usable, and that `group` and `lines` lie inside the
-                    // operands. The buffer has room for the sums of all rows of the group and panels from `first` to
-                    // `end`.
-                    unsafe {
-                        let final_sums = (out.add(row * stride + panel * LANES), stride);
-                        let buffered =
-                            (buffer.wrapping_add(((panel - first) * height + block * BLOCK_ROWS) * LANES), LANES);
-                        let from = match pass.start > lines.start {
-                            true => Some((buffered.0.cast_const(), LANES)),
-                            false => (adds || lines.start > 0).then_some((final_sums.0.cast_const(), stride)),
-                        };
-                        let to = if pass.end == lines.end { final_sums } else { buffered };
-                        let prefetched = block * steps * tile::PREFETCHED_WORDS * tiles.parts().count();
-                        let ahead = if prefetched < pass.len() * LANES { next.wrapping_add(prefetched) } else { right };
-                        let left = (rows.words.as_ptr().add(row * rows.row_words + pass.start), rows.row_words);
-                        tiles.multiply(tile::BlockProduct { left, right, steps, from, to, ahead });
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn split_range(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let end = range.end;
-    range.clone().step_by(length).map(move |start| start..end.min(start + length))
 }
 
 #[cfg(test)]
@@ -301,19 +236,24 @@ mod tests {
                 let row_words = lines + 3;
                 let panel_words = (lines + 2) * LANES;
                 let stride = count * LANES + 5;
-                let left = random_pairs(rows * row_words, 1, numbers);
+                let left = random_pairs(padded_rows(rows) * row_words, 1, numbers);
                 let right = random_pairs(count * panel_words, 2, numbers);
-                let rows = RowWords { words: &left, row_words, count: rows };
                 let panels = PairPanels { words: &right, stride: panel_words, lines, count };
                 let scale = if matches!(numbers, Numbers::Tiny) { f32::MIN_POSITIVE } else { 1.0 };
-                let start = (0..rows.count * stride).map(|i| ((i % 23) as f32 - 11.0) * scale);
-                let mut expected: Vec<f32> = start.collect();
-                let mut ours = expected.clone();
-                // SAFETY: tile registers are available or emulated, and the slices have these shapes.
-                unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), adds, parts) };
-                model::multiply(&rows, &panels, (&mut expected, stride), adds, parts);
-                let case = format!("[{}, {lines}, {count}], {parts:?}, adds {adds}, {numbers:?}", rows.count);
-                assert_same(&ours, &expected, &case);
+                let start: Vec<f32> = (0..rows * stride).map(|i| ((i % 23) as f32 - 11.0) * scale).collect();
+                let mut expected = start.clone();
+                let unpadded = RowWords { words: &left[..rows * row_words], row_words, count: rows };
+                model::multiply(&unpadded, &panels, (&mut expected, stride), adds, parts);
+                // Padding rows must not change the result.
+                for rows in [unpadded, RowWords { words: &left, row_words, count: rows }] {
+                    let mut ours = start.clone();
+                    // SAFETY: tile registers are available or emulated, and the slices have these shapes.
+                    unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), adds, parts) };
+                    let padding = rows.words.len() - rows.count * row_words;
+                    let shape = [rows.count, lines, count];
+                    let case = format!("{shape:?}, {parts:?}, {padding} padding words, adds {adds}, {numbers:?}");
+                    assert_same(&ours, &expected, &case);
+                }
             }
         }
     }

@@ -60,7 +60,8 @@ struct TileConfig {
 
 /// Proof that the tile registers are configured.
 pub(super) struct Tiles {
-    has_bottom: bool,
+    /// Rows of the two left tiles.
+    rows: [usize; 2],
     parts: Parts,
 }
 
@@ -79,7 +80,7 @@ pub(super) unsafe fn with_tiles(shape: Shape, body: impl FnOnce(&Tiles)) {
     let config = shape.build_config();
     // SAFETY: the caller guarantees that AMX is usable. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
-    let tiles = ReleaseGuard(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
+    let tiles = ReleaseGuard(Tiles { rows: shape.rows, parts: shape.parts });
     body(&tiles.0);
 }
 
@@ -92,12 +93,16 @@ pub(super) struct BlockProduct {
     pub(super) right: *const u32,
     /// Number of steps along the inner dimension.
     pub(super) steps: usize,
-    /// Sums to which the product is added, and their row stride. `None` starts the sums at zero.
-    pub(super) from: Option<(*const f32, usize)>,
-    /// Destination for the sums, and its row stride.
-    pub(super) to: (*mut f32, usize),
+    /// Pointer to the first row of the sums.
+    pub(super) sums: *mut f32,
+    /// Row stride of the sums.
+    pub(super) stride: usize,
+    /// Whether to add to the sums. Otherwise, they start at zero.
+    pub(super) continues: bool,
     /// First word to prefetch into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
     pub(super) ahead: *const u32,
+    /// First row of sums to prefetch for writing. Each step prefetches two rows per part.
+    pub(super) written: *mut f32,
 }
 
 /// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch the
@@ -109,17 +114,22 @@ impl Tiles {
         self.parts
     }
 
+    /// Returns the number of rows of a block.
+    pub(super) fn rows(&self) -> usize {
+        self.rows[0] + self.rows[1]
+    }
+
     /// Computes the product of one block.
     ///
     /// # Safety
     /// The processor must have AMX-BF16. The left operand must have the rows of the configured shape, each with `steps`
-    /// times the configured number of pairs. The right operand must have as many lines. `from` and `to` must have 32
-    /// elements per row.
+    /// times the configured number of pairs. The right operand must have as many lines. The sums must have as many rows
+    /// of 32 elements.
     #[inline]
     pub(super) unsafe fn multiply(&self, block: BlockProduct) {
         // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents.
         unsafe {
-            match (self.parts, self.has_bottom) {
+            match (self.parts, self.rows[1] > 0) {
                 (Parts::One, true) => multiply_four(block),
                 (Parts::One, false) => multiply_two(block),
                 (Parts::Two, true) => multiply_four_split_2(block),
@@ -131,10 +141,14 @@ impl Tiles {
     }
 }
 
-/// Instructions that load the left tiles of part `$part` of the rows.
+/// Instructions that load the left tiles of part `$part` of the rows. With four tiles of sums, the loads bypass the L1
+/// cache where possible (`T1`), so that the lines of the panel stay there for all blocks of rows.
 macro_rules! load_left {
     (four, $part:literal) => {
-        concat!(load_left!(two, $part), "tileloadd tmm5, [{below} + {left_stride} + 64 * ", $part, "]\n")
+        concat!(
+            concat!("tileloaddt1 tmm4, [{left} + {left_stride} + 64 * ", $part, "]\n"),
+            concat!("tileloaddt1 tmm5, [{below} + {left_stride} + 64 * ", $part, "]\n")
+        )
     };
     (two, $part:literal) => {
         concat!("tileloadd tmm4, [{left} + {left_stride} + 64 * ", $part, "]\n")
@@ -142,7 +156,7 @@ macro_rules! load_left {
 }
 
 /// Instructions that load the right tiles of part `$part` of the weights. With four tiles of sums, the instructions
-/// also prefetch [`PREFETCHED_WORDS`] words of the next panel.
+/// also prefetch [`PREFETCHED_WORDS`] words of the next panel, and two rows of sums for writing.
 macro_rules! load_right {
     (four, $part:literal) => {
         concat!(
@@ -150,7 +164,9 @@ macro_rules! load_right {
             concat!("prefetcht1 [{ahead} + 256 * ", $part, "]\n"),
             concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 64]\n"),
             concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 128]\n"),
-            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 192]\n")
+            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 192]\n"),
+            "prefetchw [{written}]\nprefetchw [{written} + 64]\nadd {written}, {written_stride}\n",
+            "prefetchw [{written}]\nprefetchw [{written} + 64]\nadd {written}, {written_stride}\n"
         )
     };
     (two, $part:literal) => {
@@ -204,22 +220,31 @@ macro_rules! multiply_four {
         ///
         /// # Safety
         /// See [`Tiles::multiply`].
-        unsafe fn $name(BlockProduct { left, right, steps, from, to, ahead }: BlockProduct) {
-            let (sums, stride) = from.unwrap_or((to.0, to.1));
+        unsafe fn $name(BlockProduct { left, right, steps, sums, stride, continues, ahead, written }: BlockProduct) {
             // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents. Each tile
             // accesses only its configured rows and bytes. Prefetches never fault.
             unsafe {
+                if continues {
+                    asm!(
+                        "tileloadd tmm0, [{top} + {stride}]",
+                        "tileloadd tmm1, [{top} + {stride} + 64]",
+                        "tileloadd tmm2, [{bottom} + {stride}]",
+                        "tileloadd tmm3, [{bottom} + {stride} + 64]",
+                        top = in(reg) sums,
+                        bottom = in(reg) sums.add(TILE_ROWS * stride),
+                        stride = in(reg) WORD * stride,
+                        options(nostack, preserves_flags, readonly),
+                    );
+                } else {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        options(nostack, preserves_flags, nomem),
+                    );
+                }
                 asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
-                    "test {loads}, {loads}",
-                    "jz 2f",
-                    "tileloadd tmm0, [{top} + {stride}]",
-                    "tileloadd tmm1, [{top} + {stride} + 64]",
-                    "tileloadd tmm2, [{bottom} + {stride}]",
-                    "tileloadd tmm3, [{bottom} + {stride} + 64]",
                     "2:",
                     step!($parts, four),
                     concat!("add {left}, 64 * ", $parts),
@@ -228,10 +253,6 @@ macro_rules! multiply_four {
                     concat!("add {ahead}, 256 * ", $parts),
                     "dec {steps}",
                     "jnz 2b",
-                    loads = in(reg) usize::from(from.is_some()),
-                    top = in(reg) sums,
-                    bottom = in(reg) sums.wrapping_add(TILE_ROWS * stride),
-                    stride = in(reg) WORD * stride,
                     left = inout(reg) left.0 => _,
                     below = inout(reg) left.0.add(TILE_ROWS * left.1) => _,
                     left_stride = in(reg) WORD * left.1,
@@ -239,6 +260,8 @@ macro_rules! multiply_four {
                     line = in(reg) WORD * LANES,
                     steps = inout(reg) steps => _,
                     ahead = inout(reg) ahead => _,
+                    written = inout(reg) written => _,
+                    written_stride = in(reg) WORD * stride,
                     options(nostack, readonly),
                 );
                 asm!(
@@ -246,9 +269,9 @@ macro_rules! multiply_four {
                     "tilestored [{top} + {stride} + 64], tmm1",
                     "tilestored [{bottom} + {stride}], tmm2",
                     "tilestored [{bottom} + {stride} + 64], tmm3",
-                    top = in(reg) to.0,
-                    bottom = in(reg) to.0.add(TILE_ROWS * to.1),
-                    stride = in(reg) WORD * to.1,
+                    top = in(reg) sums,
+                    bottom = in(reg) sums.add(TILE_ROWS * stride),
+                    stride = in(reg) WORD * stride,
                     options(nostack, preserves_flags),
                 );
             }
@@ -263,27 +286,28 @@ macro_rules! multiply_two {
         ///
         /// # Safety
         /// See [`Tiles::multiply`].
-        unsafe fn $name(BlockProduct { left, right, steps, from, to, .. }: BlockProduct) {
-            let (sums, stride) = from.unwrap_or((to.0, to.1));
+        unsafe fn $name(BlockProduct { left, right, steps, sums, stride, continues, .. }: BlockProduct) {
             // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents. Each tile
             // accesses only its configured rows and bytes.
             unsafe {
+                if continues {
+                    asm!(
+                        "tileloadd tmm0, [{top} + {stride}]",
+                        "tileloadd tmm1, [{top} + {stride} + 64]",
+                        top = in(reg) sums,
+                        stride = in(reg) WORD * stride,
+                        options(nostack, preserves_flags, readonly),
+                    );
+                } else {
+                    asm!("tilezero tmm0", "tilezero tmm1", options(nostack, preserves_flags, nomem));
+                }
                 asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "test {loads}, {loads}",
-                    "jz 2f",
-                    "tileloadd tmm0, [{top} + {stride}]",
-                    "tileloadd tmm1, [{top} + {stride} + 64]",
                     "2:",
                     step!($parts, two),
                     concat!("add {left}, 64 * ", $parts),
                     concat!("add {right}, 2048 * ", $parts),
                     "dec {steps}",
                     "jnz 2b",
-                    loads = in(reg) usize::from(from.is_some()),
-                    top = in(reg) sums,
-                    stride = in(reg) WORD * stride,
                     left = inout(reg) left.0 => _,
                     left_stride = in(reg) WORD * left.1,
                     right = inout(reg) right => _,
@@ -294,8 +318,8 @@ macro_rules! multiply_two {
                 asm!(
                     "tilestored [{top} + {stride}], tmm0",
                     "tilestored [{top} + {stride} + 64], tmm1",
-                    top = in(reg) to.0,
-                    stride = in(reg) WORD * to.1,
+                    top = in(reg) sums,
+                    stride = in(reg) WORD * stride,
                     options(nostack, preserves_flags),
                 );
             }
