@@ -2,7 +2,6 @@
 //! residual streams ([`Pair`]). Both are stored in shards, which are ranges of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,15 +11,16 @@ use serde_json::{Value, json};
 
 use super::calibration_inputs::CalibrationInputs;
 use super::calibration_job::CalibrationJob;
+use super::row_writer::{RowWriter, ShardSpool};
 use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
 use crate::calibrate::{
-    self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, Spool, WindowSubset,
+    self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, WindowSubset,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
 use crate::model::{Config, Load, Program, Trie, count_fitting_pieces};
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
-use ghostlab_store::{Draft, FileContent, Key, ObjectKind, Payload, Store, StoredObject, fault};
+use ghostlab_store::{Draft, FileContent, Key, ObjectKind, Store, StoredObject, fault};
 
 // Version 3: products of single rows are rounded differently. Version 4: there is one object per shard. Version 5: see
 // version 4 of `tokens`.
@@ -266,14 +266,15 @@ fn measure_shards(
     job.run.wait_for_latency_measurement()?;
     let store = job.run.store;
     let started = Instant::now();
-    let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
+    let (writer, drafts) = RowWriter::start(store, shards.len(), &work.sites)?;
+    let mut spools: Vec<ShardSpool<'_>> = (0..shards.len()).map(|shard| writer.spool(shard, &work.sites)).collect();
     let mut pieces: Vec<WindowSubset<'_>> = shards
         .iter()
-        .zip(&mut drafts)
-        .map(|(shard, drafts)| {
+        .zip(&mut spools)
+        .map(|(shard, spool)| {
             let shard: &Range<usize> = shard;
             let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
-            WindowSubset { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
+            WindowSubset { windows, first_sequence: shard.start, spool: spool as &mut ShardSpool<'_> }
         })
         .collect();
     let batch = job.backbone.batch_tokens;
@@ -287,6 +288,8 @@ fn measure_shards(
             advanced => advanced,
         }
     });
+    drop(spools);
+    writer.finish()?;
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
     job.check_unchanged()?;
@@ -295,7 +298,7 @@ fn measure_shards(
     let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
         let sums = similarities.sums();
-        let key_parts = drafts.0.into_iter().map(|(site, draft)| (site, shard_rows_key(job, site, shard), draft));
+        let key_parts = drafts.into_iter().map(|(site, draft)| (site, shard_rows_key(job, site, shard), draft));
         let rows = commit_rows(store, key_parts.collect(), seconds)?;
         job.guard.record_progress();
         if !work.pairs.is_empty() {
@@ -311,45 +314,15 @@ fn measure_shards(
 /// Commits the rows of all sites in parallel, because each commit hashes its data and waits for the disk.
 fn commit_rows(
     store: &Store,
-    drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
+    drafts: Vec<(HookPoint, Key, Draft)>,
     seconds: f64,
 ) -> Result<BTreeMap<HookPoint, StoredObject>> {
-    let committed: Vec<Result<_>> = drafts
-        .into_par_iter()
-        .map(|(site, key, (draft, payload))| {
-            payload.into_inner().map_err(|error| write_error(site, error.error()))?;
-            Ok((site, store.commit(draft, &key, seconds)?))
-        })
-        .collect();
+    let committed: Vec<Result<_>> =
+        drafts.into_par_iter().map(|(site, key, draft)| Ok((site, store.commit(draft, &key, seconds)?))).collect();
     committed.into_iter().collect()
 }
 
-/// Rows by site that have not been committed yet. Dropping them discards the rows.
-struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
-
-impl Drafts {
-    fn create(store: &Store, sites: &BTreeSet<HookPoint>) -> Result<Self> {
-        Ok(Self(
-            sites
-                .iter()
-                .map(|&site| {
-                    let mut draft = store.draft()?;
-                    let payload = draft.payload(ROWS)?;
-                    Ok((site, (draft, payload)))
-                })
-                .collect::<Result<_>>()?,
-        ))
-    }
-}
-
-impl Spool for Drafts {
-    fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
-        let Some((_, payload)) = self.0.get_mut(&site) else { return Ok(()) };
-        payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| write_error(site, &error))
-    }
-}
-
-fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
+pub(super) fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
     disk_full_error("cannot write calibration activations", error).at(site.to_string())
 }
 

@@ -14,6 +14,7 @@ pub mod group;
 pub mod latency;
 mod measured_trials;
 pub mod operator;
+mod row_writer;
 pub mod scores;
 pub(crate) mod scoring;
 pub mod selection;
