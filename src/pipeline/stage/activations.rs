@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::calibration_inputs::CalibrationInputs;
 use super::calibration_job::CalibrationJob;
-use super::row_writer::{RowWriter, ShardSpool};
+use super::row_writer::{ROWS, RowWriter, ShardSpool};
 use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
 use crate::calibrate::{
     self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, WindowSubset,
@@ -38,8 +38,6 @@ const SITE: &str = "site";
 const PAIRS: &str = "pairs";
 const SEQUENCES: &str = "sequences";
 
-/// Payload that contains the rows of a site as f32.
-pub const ROWS: &str = "rows.f32";
 /// Payload that contains the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
@@ -320,14 +318,6 @@ fn commit_rows(
     let committed: Vec<Result<_>> =
         drafts.into_par_iter().map(|(site, key, draft)| Ok((site, store.commit(draft, &key, seconds)?))).collect();
     committed.into_iter().collect()
-}
-
-pub(super) fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
-    disk_full_error("cannot write calibration activations", error).at(site.to_string())
-}
-
-pub(super) fn disk_full_error(message: &str, error: &std::io::Error) -> Error {
-    Error::missing(message).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }
 
 /// Stored and verified shards of each site.

@@ -6,11 +6,12 @@ use std::panic;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use super::activations::{ROWS, write_error};
 use crate::calibrate::{HookPoint, Spool};
 use crate::error::{Error, Result};
 use ghostlab_store::{Draft, Payload, Store};
 
+/// Payload that contains the rows of a site as f32.
+pub(super) const ROWS: &str = "rows.f32";
 /// Maximum number of blocks of rows in memory that wait for the disk.
 const MAX_WAITING_BLOCKS: usize = 2;
 
@@ -97,4 +98,12 @@ fn write_blocks(mut payloads: Payloads, blocks: &Receiver<Block>) -> Result<()> 
         payload.into_inner().map_err(|error| write_error(site, error.error()))?;
     }
     Ok(())
+}
+
+fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
+    disk_full_error("cannot write calibration activations", error).at(site.to_string())
+}
+
+pub(super) fn disk_full_error(message: &str, error: &std::io::Error) -> Error {
+    Error::missing(message).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }

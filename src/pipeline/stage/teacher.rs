@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, ROWS, disk_full_error, sequence_range, shard_rows_key};
+use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, sequence_range, shard_rows_key};
 use super::calibration_job::CalibrationJob;
+use super::row_writer::{ROWS, disk_full_error};
 use super::{BackboneKeyParts, Check, Family, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool, WindowSubset};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
