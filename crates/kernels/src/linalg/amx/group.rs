@@ -9,7 +9,7 @@ use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
 /// Number of words per row in one pass over a group of panels. The lines of a panel in a pass (30 KiB) stay in a 48 KiB
-/// L1 cache for all rows. With 256 words, products with 4,096 columns are 12 % slower.
+/// L1 cache for all rows. With 256 words, products with 4,096 columns are slower.
 const PASS_WORDS: usize = 240;
 /// Maximum number of words per row that are multiplied in a single pass. A few evicted lines cost less than a second
 /// pass.

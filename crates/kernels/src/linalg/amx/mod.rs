@@ -30,6 +30,7 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows per block, which fills two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
+
 /// Returns the number of packed rows for a product of `rows` rows. Padding completes the last block, so that it is
 /// multiplied together with the others. A single block is not padded.
 pub(super) const fn padded_rows(rows: usize) -> usize {
@@ -91,6 +92,9 @@ pub(super) fn multiply(
     adds: bool,
     parts: Parts,
 ) {
+    if rows.count == 0 || panels.count == 0 {
+        return;
+    }
     assert_shapes(rows, panels, (out.len(), stride));
     assert!(
         parts == Parts::One || panels.lines.is_multiple_of(TILE_PAIRS * parts.count()),
@@ -106,9 +110,6 @@ pub(super) fn multiply(
 }
 
 fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride): (usize, usize)) {
-    if rows.count == 0 || panels.count == 0 {
-        return;
-    }
     let columns = panels.count * LANES;
     assert!(panels.lines <= rows.row_words && (rows.count - 1) * rows.row_words + panels.lines <= rows.words.len());
     assert!((panels.count - 1) * panels.stride + panels.lines * LANES <= panels.words.len());
@@ -119,7 +120,7 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
 ///
 /// # Safety
 /// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be
-/// those of [`multiply`].
+/// those of [`multiply`], with at least one row and panel.
 #[cfg(target_arch = "x86_64")]
 unsafe fn multiply_on_tiles(
     rows: &RowWords<'_>,
@@ -285,6 +286,26 @@ mod tests {
 
     fn round_to_bf16(x: f32) -> f64 {
         half::bf16::from_f32(x).to_f64()
+    }
+
+    #[test]
+    fn amx_product_with_fewer_columns_than_a_panel_is_computed() {
+        let [rows, inner, outer] = [3, 2100, 20];
+        let x: Vec<f32> = (0..rows * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        // The columns of a product do not depend on other columns.
+        let wide: Vec<f32> =
+            w.chunks_exact(outer).flat_map(|row| row.iter().copied().chain([0.0; LANES - 20])).collect();
+        let product = |weights: &[f32], outer: usize| {
+            let mut out = vec![0.0; rows * outer];
+            let panels = Panels::<Bf16Split<1>>::from_rows(weights, inner, outer);
+            matmul(&mut out, Update::Replace, MatrixView::rows(&x, rows, inner), &panels);
+            out
+        };
+        let expected = product(&wide, LANES);
+        for (ours, expected) in product(&w, outer).chunks_exact(outer).zip(expected.chunks_exact(LANES)) {
+            assert_same(ours, &expected[..outer], "20 columns");
+        }
     }
 
     #[test]
