@@ -6,8 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# Hashes the generator, its output, and the packages that it is built from. Which package depends on which does not matter.
 state() {
-    git ls-files --stage tools/tiny data/tiny | grep -v verified.sha256 | sha256sum | cut -d' ' -f1
+    {
+        git ls-files --stage tools/tiny data/tiny | grep -v -e verified.sha256 -e check.sh -e Cargo.lock
+        grep -E '^(name|version|source|checksum) = ' tools/tiny/Cargo.lock
+    } | sha256sum | cut -d' ' -f1
 }
 if [ "${1:-}" != --write ] && [ "$(state)" = "$(cat tools/tiny/verified.sha256 2>/dev/null)" ]; then
     echo "skipped: tools/tiny and data/tiny are as verified"
