@@ -156,15 +156,37 @@ const GATE_TEXTS_HINT: &str =
 /// # Errors
 /// Fails if the directory cannot be read or a description is invalid.
 pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
+    all_for(folder, &[]).map(|(all, _)| all)
+}
+
+/// Lists the valid artifacts in a directory in the order of [`all`], for a command about the named ones. Also returns
+/// the errors of invalid files with other names, which the command can ignore.
+///
+/// # Errors
+/// Fails if the directory cannot be read or the description of a named artifact is invalid. Without names, or with the
+/// name `all`, any invalid description is an error.
+pub fn all_for(folder: &Path, names: &[String]) -> Result<(Vec<Artifact>, Vec<Error>)> {
     let mut files = files::entries(folder).map_err(|error| {
         Error::folder_io("read", folder, &error)
             .hint("run the command in a checkout, or set the folder with --experiments or GHOSTLAB_EXPERIMENTS")
     })?;
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
-    let described = files.iter().filter_map(|file| Artifact::read(file).transpose());
-    let mut all = described.collect::<Result<Vec<_>>>()?;
+    let mut all = Vec::new();
+    let mut ignored = Vec::new();
+    for file in files {
+        match Artifact::read(&file) {
+            Ok(artifact) => all.extend(artifact),
+            Err(error) if names.is_empty() || names.iter().any(|name| selects(name, &file)) => return Err(error),
+            Err(error) => ignored.push(error),
+        }
+    }
     all.sort_by_key(|artifact| sort_key(&artifact.name));
-    Ok(all)
+    Ok((all, ignored))
+}
+
+/// Returns whether a name on the command line selects the artifact that a file is named after.
+fn selects(name: &str, file: &Path) -> bool {
+    name == "all" || file.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case(name))
 }
 
 /// Selects artifacts by name. The name `all` selects every artifact.

@@ -46,7 +46,7 @@ mod tradeoff_test;
 #[cfg(test)]
 mod views_test;
 
-pub use catalog::{Artifact, PaperPlace, all, partition_by_profile, printed, select};
+pub use catalog::{Artifact, PaperPlace, all, all_for, partition_by_profile, printed, select};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, hash_paths};

@@ -113,7 +113,8 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
         results: directories::default_directory(arguments.results.as_ref(), "results", None),
         reports: directories::default_directory(arguments.reports.as_ref(), "reports", None),
     };
-    let all = artifact::all(&call.experiments)?;
+    let (all, ignored) = artifact::all_for(&call.experiments, &arguments.artifacts)?;
+    ignored.iter().for_each(|error| note!("ignored an invalid artifact: {error}"));
     let chosen = select_artifacts(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {

@@ -230,8 +230,8 @@ pub(super) fn read_target_inputs(
             .expected("an artifact's name, a grid file, a model folder or a .gguf file")
             .found(found));
     }
-    let all = artifact::all(&experiments()?)?;
     let names = [target.to_owned()];
+    let (all, _) = artifact::all_for(&experiments()?, &names)?;
     let (chosen, _) = artifact::partition_by_profile(artifact::select(&all, &names)?, &names, profile);
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())

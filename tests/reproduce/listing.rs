@@ -50,6 +50,24 @@ fn listed_line(world: &World, prefix: &str) -> String {
 }
 
 #[test]
+fn invalid_artifact_does_not_stop_named_ones() {
+    let world = experiments("mine");
+    let broken = TABLE.replace("metrics:", "metric:");
+    world.write("experiments/mini.yaml", format!("{broken}{}", GRID.replace("NAME", "mine")));
+    let output = world.ghostlab(&["reproduce", "figure1"]);
+    let log = combined_output(&output);
+    assert!(
+        output.status.success() && log.contains("ignored an invalid artifact") && log.contains("mini.yaml"),
+        "{log}"
+    );
+    assert!(world.ghostlab(&["plan", "figure1"]).status.success());
+    for arguments in [&["reproduce", "mini"] as &[&str], &["reproduce", "all"], &["reproduce"]] {
+        let output = world.ghostlab(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", combined_output(&output));
+    }
+}
+
+#[test]
 fn unknown_artifact_and_misspelled_key_are_named() {
     let world = experiments("mine");
     let output = world.ghostlab(&["reproduce", "mimi"]);
