@@ -42,9 +42,9 @@ fn calibration_and_evaluation_windows_match_reference() {
 }
 
 #[test]
-#[ignore = "slow: nine cells on 911 windows"]
+#[ignore = "slow: five cells on 911 windows"]
 fn grid_matches_the_reference_on_all_windows() {
-    assert_equals_reference(RunSettings::default());
+    assert_equals_reference(RunSettings::default(), &["none", "ghosted"]);
 }
 
 /// candle is five times slower, so this test runs only on request.
@@ -62,10 +62,11 @@ fn grid_by_candle_matches_the_reference_on_all_windows() {
         dtype: Some("f32".parse().unwrap()),
         kernels: None,
     };
-    assert_equals_reference(RunSettings { engine, ..RunSettings::default() });
+    let recoveries = ["none", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
+    assert_equals_reference(RunSettings { engine, ..RunSettings::default() }, &recoveries);
 }
 
-fn assert_equals_reference(settings: RunSettings) {
+fn assert_equals_reference(settings: RunSettings, recoveries: &[&str]) {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
@@ -73,12 +74,14 @@ fn assert_equals_reference(settings: RunSettings) {
         "evaluate.perplexity=[{corpus: wikitext2-test, length: 512}]".to_string(),
         // The limit is larger than the number of windows (911), so all of them are used.
         "corpora.wikitext2-test.limit=100000".to_string(),
+        format!("recovery=[{}]", recoveries.join(", ")),
     ];
     let grid = Grid::load(&grid, None, &overrides).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
-    assert_eq!(outcome.cells.len(), 9);
+    // The dense cell, and one for each depth and recovery.
+    assert_eq!(outcome.cells.len(), 1 + 2 * recoveries.len());
     let engine_name = settings.engine.engine.map_or("cpu", EngineName::name);
     assert!(outcome.engines.values().all(|engine| engine.name == engine_name), "{:?}", outcome.engines);
     for result in &outcome.cells {

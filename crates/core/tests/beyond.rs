@@ -4,16 +4,15 @@
 
 pub(crate) mod world;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{assert_close, compare_matrix, engines, flat, no_trials, relative_error};
+use crate::common::{assert_close, compare_matrix, flat, no_trials, relative_error};
 use crate::official::setting::{CalibrationResult, calibrate, layers, losses, pruned, spans};
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, RmsNorm, deploy};
+use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, RmsNorm, deploy};
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
 use world::{OPERATOR_TOLERANCE, PERPLEXITY_TOLERANCE, SCORE_TOLERANCE, World};
@@ -194,29 +193,28 @@ fn operator_parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
     matrix.into_iter().chain(bias).collect()
 }
 
-fn compare(name: &'static str, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
+fn compare(name: &'static str) {
     let Some(world) = World::read(name) else { return };
-    load(&world.folder).iter().for_each(|engine| world.compare_cuts(&**engine));
+    world.engines().iter().for_each(|engine| world.compare_cuts(&**engine));
 }
 
 #[test]
 fn tiny_llama_methods_match_the_reference() {
-    compare("tiny-llama", engines);
+    compare("tiny-llama");
 }
 
 #[test]
 fn tiny_qwen3_methods_match_the_reference() {
-    compare("tiny-qwen3", engines);
+    compare("tiny-qwen3");
 }
 
 #[test]
 fn tiny_olmo2_methods_match_the_reference() {
-    compare("tiny-olmo2", engines);
+    compare("tiny-olmo2");
 }
 
-/// Runs only on the CPU engine, because candle would take minutes.
 #[test]
 #[ignore = "slow: 35 variants of 14 million parameters"]
 fn english_backbone_methods_match_the_reference() {
-    compare("real", |backbone| vec![Box::new(Decoder::load(backbone).unwrap())]);
+    compare("real");
 }

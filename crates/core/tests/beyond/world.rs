@@ -84,8 +84,13 @@ impl World {
         }
     }
 
+    /// Loads every f32 engine. On the CPU, candle takes minutes, so it loads only the first bundled backbone.
     pub(crate) fn engines(&self) -> Vec<Box<dyn Engine>> {
-        engines(&self.folder)
+        let mut engines = engines(&self.folder);
+        if self.name != TINY_BACKBONES[0] {
+            engines.retain(|engine| engine.id().name == CPU.name || !engine.id().is_on_cpu());
+        }
+        engines
     }
 
     /// Returns the names and expected values of the variants whose names contain one of the given strings.
@@ -95,15 +100,13 @@ impl World {
         variants.map(|(name, expected)| (name.as_str(), expected)).collect()
     }
 
-    /// Returns the variants of the given kinds that are compared on an engine. Engines other than the CPU engine are
-    /// several times slower. On the first bundled backbone, they run the last variant of each kind. On other backbones,
-    /// they run the last variant of each of the first `max_kinds` kinds.
-    pub(crate) fn variants_on(&self, engine: &dyn Engine, kinds: &[&str], max_kinds: usize) -> Vec<(&str, &Value)> {
+    /// Returns the variants of the given kinds that are compared on an engine. Engines other than the CPU engine run
+    /// only the last variant of each kind, because candle is several times slower.
+    pub(crate) fn variants_on(&self, engine: &dyn Engine, kinds: &[&str]) -> Vec<(&str, &Value)> {
         if engine.id().name == CPU.name {
             return self.variants(kinds);
         }
-        let max_kinds = if self.name == TINY_BACKBONES[0] { kinds.len() } else { max_kinds };
-        kinds.iter().filter_map(|kind| self.variants(&[*kind]).last().copied()).take(max_kinds).collect()
+        kinds.iter().filter_map(|kind| self.variants(&[*kind]).last().copied()).collect()
     }
 
     /// Computes a metric for each trial on the calibration windows.
