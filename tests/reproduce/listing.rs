@@ -60,7 +60,8 @@ fn invalid_artifact_does_not_stop_named_ones() {
         output.status.success() && log.contains("ignored an invalid artifact") && log.contains("mini.yaml"),
         "{log}"
     );
-    assert!(world.ghostlab(&["plan", "figure1"]).status.success());
+    let output = world.ghostlab(&["fetch", "figure1"]);
+    assert!(output.status.success(), "{}", combined_output(&output));
     for arguments in [&["reproduce", "mini"] as &[&str], &["reproduce", "all"], &["reproduce"]] {
         let output = world.ghostlab(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", combined_output(&output));
