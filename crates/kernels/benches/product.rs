@@ -1,13 +1,12 @@
 //! Benchmark of matrix products with prepacked weights of each storage type, at the shapes of real layers.
 //!
 //! Run with `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. As in a forward pass, each thread
-//! multiplies its own block of rows by the same weights. The benchmark reports the fastest repetition, because other
+//! multiplies its own rows by the same weights. The benchmark reports the fastest repetition, because other
 //! processes can only slow a run down.
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
 use std::time::{Duration, Instant};
 
-use ghostlab_kernels::forward::BLOCK_ROWS;
 use ghostlab_kernels::linalg::amx::{AmxStatus, status};
 use ghostlab_kernels::linalg::bf16::Bf16;
 use ghostlab_kernels::linalg::bf16_split::Bf16Split;
@@ -29,7 +28,7 @@ const MIN_TIME: Duration = Duration::from_millis(500);
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let threads = threads.unwrap_or_else(rayon::current_num_threads);
-    println!("{threads} threads, {BLOCK_ROWS} rows per thread; GFLOP/s per thread");
+    println!("{threads} threads; GFLOP/s per thread");
     println!(
         "{:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "inner", "outer", "f32", "bf16", "bf16 amx", "bf16x3", "bf16x6"
@@ -49,8 +48,9 @@ fn main() {
 /// Returns the throughput of one shape in GFLOP/s per thread.
 fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = random_panels::<K>(inner, outer);
-    let x = noise(threads * BLOCK_ROWS * inner);
-    let mut out = vec![0.0; threads * BLOCK_ROWS * outer];
+    let rows = panels.max_task_rows();
+    let x = noise(threads * rows * inner);
+    let mut out = vec![0.0; threads * rows * outer];
     let mut fastest = Duration::MAX;
     let benchmark_started = Instant::now();
     for repetition in 0.. {
@@ -58,11 +58,11 @@ fn measure_rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> 
             break;
         }
         let started = Instant::now();
-        let blocks = x.par_chunks(BLOCK_ROWS * inner).zip(out.par_chunks_mut(BLOCK_ROWS * outer));
-        blocks.for_each(|(x, out)| matmul(out, Update::Replace, MatrixView::rows(x, BLOCK_ROWS, inner), &panels));
+        let tasks = x.par_chunks(rows * inner).zip(out.par_chunks_mut(rows * outer));
+        tasks.for_each(|(x, out)| matmul(out, Update::Replace, MatrixView::rows(x, rows, inner), &panels));
         fastest = fastest.min(started.elapsed());
     }
-    (2 * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
+    (2 * rows * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
 }
 
 /// Returns packed weights in which all columns are the same random column.

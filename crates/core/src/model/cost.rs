@@ -1,6 +1,6 @@
 //! Cost model: floating-point operations of programs, and memory requirements of backbones.
 
-use ghostlab_kernels::forward::BLOCK_ROWS;
+use ghostlab_kernels::linalg::panels::MAX_TASK_ROWS;
 
 use super::batch::is_narrower;
 use super::config::Config;
@@ -222,7 +222,7 @@ impl Config {
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
-        let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * width + 2 * self.hidden);
+        let blocks = rayon::current_num_threads() * tokens.min(MAX_TASK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use candle_core::{DType, Device, Tensor};
+use ghostlab_kernels::forward::map_parts;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -251,17 +252,17 @@ pub(super) fn run_timed_in_parallel<T: Send>(
     run: impl Fn(&Batch, &mut [f64]) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let nodes = seconds.len();
-    let timed_outputs = parts
-        .par_iter()
-        .map(|batch| {
-            let mut node_seconds = vec![0.0; nodes];
-            run(batch, &mut node_seconds).map(|output| (output, node_seconds))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    for (_, node_seconds) in &timed_outputs {
+    let timed_outputs = map_parts(parts, |_, batch| {
+        let mut node_seconds = vec![0.0; nodes];
+        run(batch, &mut node_seconds).map(|output| (output, node_seconds))
+    });
+    let mut outputs = Vec::with_capacity(parts.len());
+    for timed_output in timed_outputs {
+        let (output, node_seconds) = timed_output?;
         seconds.iter_mut().zip(node_seconds).for_each(|(sum, part_seconds)| *sum += part_seconds);
+        outputs.push(output);
     }
-    Ok(timed_outputs.into_iter().map(|(output, _)| output).collect())
+    Ok(outputs)
 }
 
 /// Outputs indexed by `[program][part]`, or `None` for programs without a head.
@@ -292,7 +293,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
         run: impl Fn(&Batch, &M::Residual) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
         if self.one_core_per_batch {
-            batches.par_iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
+            map_parts(batches, |index, batch| run(batch, &streams[index])).into_iter().collect()
         } else {
             batches.iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
         }

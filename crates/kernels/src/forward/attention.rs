@@ -7,7 +7,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, take_scratch};
-use super::{Norm, RotaryTable, Segments, block_rows};
+use super::tasks::task_rows;
+use super::{Norm, RotaryTable, Segments};
 use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
@@ -260,7 +261,7 @@ pub fn prepare_queries_and_keys(
     let tokens = qkv.len() / stride;
     let scale = params.scale;
     let mut out = take_scratch(tokens * width);
-    let step = block_rows(tokens, 64, 256);
+    let step = task_rows(tokens, 64, 256);
     out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
         let mut normed = take_scratch(q_width.max(k_width));
         simd::in_widest!({

@@ -5,7 +5,8 @@ use rayon::prelude::*;
 use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, tile_rows};
 use super::linear::normalize_selected_rows;
 use super::scratch::take_scratch;
-use super::{PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
+use super::tasks::task_rows;
+use super::{PackedWeights, Prediction, ScoredRow, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
@@ -73,7 +74,7 @@ fn compute_divergences<K: PackedFormat>(
 ) -> Vec<Divergence> {
     // All targets of a row stay in one task, so that the row is projected once.
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
-    let step = block_rows(rows.len(), 1, tile_rows()).max(1);
+    let step = task_rows(rows.len(), 1, tile_rows(weight)).max(1);
     rows.par_chunks(step)
         .map(|rows| compare_rows(streams, channels, head_params, weight, rows))
         .flatten_iter()

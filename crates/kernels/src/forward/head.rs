@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use super::linear::normalize_selected_rows;
 use super::scratch::take_scratch;
-use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
+use super::tasks::task_rows;
+use super::{Norm, PackedWeights, Prediction, ScoredRow, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes, profile};
 use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
@@ -14,9 +15,9 @@ pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the maximum number of rows per tile of logits. Taller tiles read the weights less often. Results do not
 /// depend on this number.
-pub(super) fn tile_rows() -> usize {
+pub(super) fn tile_rows<K: PackedFormat>(weight: &Panels<K>) -> usize {
     const LARGE_L2_BYTES: usize = 2 << 20;
-    if l2_cache_bytes() >= LARGE_L2_BYTES { 256 } else { 128 }
+    if l2_cache_bytes() >= LARGE_L2_BYTES { weight.max_task_rows() } else { 128 }
 }
 
 /// Final norm before the output projection, and soft cap on the logits after it.
@@ -92,7 +93,7 @@ fn predict_with_panels<K: PackedFormat>(
     // All targets of a row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     // A few rows are enough work for a task, because each is multiplied by the entire vocabulary.
-    let step = block_rows(rows.len(), 1, tile_rows());
+    let step = task_rows(rows.len(), 1, tile_rows(weight));
     rows.par_chunks_mut(step)
         .map(|rows| {
             let mut normed = take_scratch(rows.len() * channels);

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, take_scratch};
-use super::{Norm, PackedWeights, block_rows, with_panels};
+use super::tasks::{may_use_all_cores, task_rows};
+use super::{Norm, PackedWeights, with_panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{Panels, matmul, matmul_few_rows};
 use crate::linalg::simd;
 
-/// Maximum number of rows per task. It is small enough that the MLP intermediates stay in cache, and large enough that
-/// repacking plain weights for each task costs little.
-pub const MAX_BLOCK_ROWS: usize = 256;
-const MIN_BLOCK_ROWS: usize = 64;
+/// Maximum number of rows per task with plain weights. It is large enough that repacking the weights for each task costs
+/// little.
+const MAX_PLAIN_ROWS: usize = 256;
+const MIN_TASK_ROWS: usize = 64;
 
 #[derive(Clone, Copy)]
 pub enum Weight<'a> {
@@ -31,8 +32,8 @@ impl PackedWeights {
     }
 
     /// Computes the same product as [`Weight::matmul`].
-    pub(super) fn matmul(&self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
-        with_panels!(self, |panels| match is_single_block {
+    pub(super) fn matmul(&self, x: MatrixView<'_, f32>, on_all_cores: bool, into: Update, out: &mut [f32]) {
+        with_panels!(self, |panels| match on_all_cores {
             true => matmul_few_rows(out, into, x, panels),
             false => matmul(out, into, x, panels),
         });
@@ -63,6 +64,14 @@ impl PackedWeights {
 }
 
 impl Weight<'_> {
+    /// Returns the maximum number of rows per task.
+    fn max_task_rows(self) -> usize {
+        match self {
+            Self::Plain(..) => MAX_PLAIN_ROWS,
+            Self::Packed(packed) => with_panels!(packed, |panels| panels.max_task_rows()),
+        }
+    }
+
     pub(super) fn outer(self) -> usize {
         match self {
             Self::Plain(_, outer) => outer,
@@ -70,18 +79,18 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`. If `is_single_block` is set, the product is distributed over all
+    /// Computes `out ← x·W` or `out ← out + x·W`. If `on_all_cores` is set, the product is distributed over all
     /// threads, which is faster for a few rows without concurrent work.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
-    fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
+    fn matmul(self, x: MatrixView<'_, f32>, on_all_cores: bool, into: Update, out: &mut [f32]) {
         match self {
             Self::Plain(weight, outer) => {
                 let (rows, weight) = (x.row_count(), MatrixView::rows(weight, x.column_count(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::Packed(packed) => packed.matmul(x, is_single_block, into, out),
+            Self::Packed(packed) => packed.matmul(x, on_all_cores, into, out),
         }
     }
 }
@@ -102,8 +111,8 @@ impl<'a> From<Weight<'a>> for Linear<'a> {
 
 impl Linear<'_> {
     /// Computes [`Weight::matmul`] and adds the bias.
-    pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
-        self.weight.matmul(x, is_single_block, into, out);
+    pub(super) fn matmul(self, x: MatrixView<'_, f32>, on_all_cores: bool, into: Update, out: &mut [f32]) {
+        self.weight.matmul(x, on_all_cores, into, out);
         if let Some(bias) = self.bias {
             out.chunks_exact_mut(self.weight.outer()).for_each(|row| add_assign(row, bias));
         }
@@ -115,12 +124,11 @@ impl Linear<'_> {
 /// # Shapes
 /// `x [rows, inner]`, result `[rows, outer]`.
 pub fn norm_linear(x: &[f32], inner: usize, input_norm: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
-    let outer = projection.weight.outer();
-    let mut out = take_scratch(x.len() / inner * outer);
-    for_each_block(x, inner, &mut out, outer, |x, _, out, is_single_block| {
+    let mut out = take_scratch(x.len() / inner * projection.weight.outer());
+    for_each_block(x, inner, &mut out, projection.weight, |x, _, out, on_all_cores| {
         let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        projection.matmul(x, is_single_block, Update::Replace, out);
+        projection.matmul(x, on_all_cores, Update::Replace, out);
     });
     out
 }
@@ -137,11 +145,17 @@ pub fn linear(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let outer = projection.weight.outer();
-    compute_blocks(x, inner, outer, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
-        let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
-        let x = MatrixView::rows(x, x.len() / inner, inner);
-        linear_into(x, projection, is_single_block, out, output_norm, residual);
-    })
+    compute_blocks(
+        x,
+        inner,
+        projection.weight,
+        direct_residual(output_norm, residual),
+        |x, first, out, on_all_cores| {
+            let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
+            let x = MatrixView::rows(x, x.len() / inner, inner);
+            linear_into(x, projection, on_all_cores, out, output_norm, residual);
+        },
+    )
 }
 
 /// Computes `x·diag(d)`.
@@ -199,7 +213,7 @@ pub(super) fn direct_residual<'a>(output_norm: Option<Norm<'_>>, residual: Optio
     residual.filter(|_| output_norm.is_none())
 }
 
-/// Allocates `[rows, outer]` and runs `task` on its blocks like [`for_each_block`]. Each block is initialized with the
+/// Allocates `[rows, columns of weight]` and runs `task` on its blocks like [`for_each_block`]. Each block is initialized with the
 /// corresponding rows of `initial_rows`, or with zeros. Each task initializes its own block, because the other threads
 /// would have to wait if one thread initialized all blocks.
 ///
@@ -208,14 +222,15 @@ pub(super) fn direct_residual<'a>(output_norm: Option<Norm<'_>>, residual: Optio
 pub(super) fn compute_blocks(
     x: &[f32],
     inner: usize,
-    outer: usize,
+    weight: Weight<'_>,
     initial_rows: Option<&[f32]>,
     task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
 ) -> Vec<f32> {
+    let outer = weight.outer();
     let len = x.len() / inner * outer;
     assert!(initial_rows.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
     let mut out: Vec<f32> = Vec::with_capacity(len);
-    for_each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, is_single_block| {
+    for_each_block(x, inner, &mut out.spare_capacity_mut()[..len], weight, |x, first, block, on_all_cores| {
         match initial_rows {
             Some(rows) => {
                 let rows = &rows[first * outer..];
@@ -225,7 +240,7 @@ pub(super) fn compute_blocks(
         }
         // SAFETY: every element of the block was just initialized.
         let block = unsafe { &mut *(ptr::from_mut(block) as *mut [f32]) };
-        task(x, first, block, is_single_block);
+        task(x, first, block, on_all_cores);
     });
     // SAFETY: the blocks cover all `len` elements, and each was initialized.
     unsafe { out.set_len(len) };
@@ -233,18 +248,18 @@ pub(super) fn compute_blocks(
 }
 
 /// Runs `task` on blocks of rows in parallel. The arguments of `task` are a block of `x`, its first row, the
-/// corresponding block of `out`, and whether there is only one block.
+/// corresponding block of `out`, and whether products may use all cores. `out` has a column for each column of `weight`.
 fn for_each_block<T: Send>(
     x: &[f32],
     inner: usize,
     out: &mut [T],
-    outer: usize,
+    weight: Weight<'_>,
     task: impl Fn(&[f32], usize, &mut [T], bool) + Sync,
 ) {
-    let rows = x.len() / inner;
-    let step = block_rows(rows, MIN_BLOCK_ROWS, MAX_BLOCK_ROWS);
+    let (rows, outer) = (x.len() / inner, weight.outer());
+    let step = task_rows(rows, MIN_TASK_ROWS, weight.max_task_rows());
     if rows <= step {
-        return task(x, 0, out, true);
+        return task(x, 0, out, may_use_all_cores());
     }
     let blocks = x.par_chunks(step * inner).zip(out.par_chunks_mut(step * outer));
     blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out, false));
@@ -277,13 +292,13 @@ pub(super) fn normalize_selected_rows(
 pub(super) fn linear_into(
     x: MatrixView<'_, f32>,
     projection: Linear<'_>,
-    is_single_block: bool,
+    on_all_cores: bool,
     out: &mut [f32],
     output_norm: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
     let into = if output_norm.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    projection.matmul(x, is_single_block, into, out);
+    projection.matmul(x, on_all_cores, into, out);
     let Some(norm) = output_norm else { return };
     apply_norm(out, norm);
     if let Some(residual) = residual {

@@ -34,21 +34,22 @@ pub fn mlp(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let width = mlp_weights.gate_up.weight.outer() / 2;
-    compute_blocks(x, channels, channels, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
+    let residual_start = direct_residual(output_norm, residual);
+    compute_blocks(x, channels, mlp_weights.down.weight, residual_start, |x, first, out, on_all_cores| {
         let block = x.len() / channels;
         let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        let gated = match is_single_block {
+        let gated = match on_all_cores {
             false => mlp_weights.compute_gated_in_pieces(x, width),
             true => None,
         };
         if let Some(gated) = gated {
             let activations = MatrixView::rows(&gated, block, width);
-            return linear_into(activations, mlp_weights.down, is_single_block, out, output_norm, residual);
+            return linear_into(activations, mlp_weights.down, on_all_cores, out, output_norm, residual);
         }
         let mut hidden = take_scratch(block * 2 * width);
-        mlp_weights.gate_up.matmul(x, is_single_block, Update::Replace, &mut hidden); // [block, 2F]
+        mlp_weights.gate_up.matmul(x, on_all_cores, Update::Replace, &mut hidden); // [block, 2F]
         simd::in_widest!({
             for row in hidden.chunks_exact_mut(2 * width) {
                 let (gate, up) = row.split_at_mut(width);
@@ -57,7 +58,7 @@ pub fn mlp(
         });
         // The activations occupy the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
-        linear_into(activations, mlp_weights.down, is_single_block, out, output_norm, residual);
+        linear_into(activations, mlp_weights.down, on_all_cores, out, output_norm, residual);
     })
 }
 

@@ -13,6 +13,7 @@ mod linear;
 mod mlp;
 mod rows;
 mod scratch;
+mod tasks;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +22,13 @@ pub use attention::{AttentionParams, prepare_queries_and_keys};
 pub use cached::{CachedRun, KeyValues, append_keys_values, attention_with_cache};
 pub use divergence::{Divergence, divergences, divergences_of_logits};
 pub use head::{HeadParams, logits, predictions};
-pub use linear::MAX_BLOCK_ROWS as BLOCK_ROWS;
 pub use linear::{
     Linear, Weight, add_assign, apply_diagonal, apply_norm, gather_rows, linear, norm_linear, scatter_add,
 };
 pub use mlp::{Mlp, mlp};
 pub use rows::{add_rows, attention_weights, log_denominators, normalize_rows, rotate_rows, silu_mul};
 pub use scratch::Scratch;
+pub use tasks::map_parts;
 
 use crate::linalg::bf16::Bf16;
 use crate::linalg::bf16_split::Bf16Split;
@@ -139,10 +140,4 @@ pub fn attention(qkv: &[f32], rotated: &[f32], params: &AttentionParams<'_>, seg
         Some(kernels) => attention_bf16::attention_in_bf16(kernels, qkv, rotated, params, segments),
         None => attention::attention_in_f32(qkv, rotated, params, segments),
     }
-}
-
-/// Returns the number of rows per task. Tasks should keep all threads busy and fit into the cache, but have at least
-/// `min` rows, because preparing the weights would otherwise cost as much as the product.
-fn block_rows(rows: usize, min: usize, max: usize) -> usize {
-    rows.div_ceil(rayon::current_num_threads()).clamp(min, max)
 }

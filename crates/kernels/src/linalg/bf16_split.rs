@@ -144,6 +144,7 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
         PairRows { words, row_words, width }
     }
 
+    const WAITS_FOR_MEMORY: bool = true;
     const JOINS_PANELS: bool = true;
 
     fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOutput<'_>) {
@@ -191,6 +192,16 @@ mod tests {
     fn split_bf16_panels_round_trip_to_rows() {
         let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
         assert_eq!(Panels::<Bf16Split<3>>::from_rows(&weights, 75, 40).to_rows(), weights);
+    }
+
+    #[test]
+    fn only_large_weights_are_multiplied_by_more_rows() {
+        fn max_task_rows<K: PackedFormat>(inner: usize, outer: usize) -> usize {
+            Panels::<K>::new(Panels::<K>::allocate(inner, outer), inner, outer).max_task_rows()
+        }
+        assert_eq!(max_task_rows::<Bf16Split<1>>(4096, 1024), 512);
+        assert_eq!(max_task_rows::<Bf16Split<1>>(4096, 512), 256);
+        assert_eq!(max_task_rows::<F32>(4096, 1024), 256);
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
 const MAX_PIECE_DEPTH: usize = 512;
+/// Maximum number of rows per task for any weights.
+pub const MAX_TASK_ROWS: usize = 512;
+/// Minimum size of weights that leave the caches between two tasks.
+const LARGE_WEIGHT_BYTES: usize = 8 << 20;
 /// Maximum number of operations in a product that is not distributed over threads.
 const MAX_SERIAL_OPERATIONS: usize = 1 << 21;
 
@@ -114,6 +118,9 @@ pub trait PackedFormat: Sized {
     fn weight_at(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
     fn pack_rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
+
+    /// Whether the kernel multiplies large weights by 256 rows in less time than a core reads the weights from memory.
+    const WAITS_FOR_MEMORY: bool = false;
 
     /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
@@ -261,6 +268,13 @@ impl<K: PackedFormat> Panels<K> {
 
     pub fn outer(&self) -> usize {
         self.outer
+    }
+
+    /// Returns the maximum number of rows per task, which is at most [`MAX_TASK_ROWS`]. More rows read the weights less
+    /// often, but need more cache for intermediate results. Results do not depend on this number.
+    pub fn max_task_rows(&self) -> usize {
+        let waits_for_memory = K::WAITS_FOR_MEMORY && size_of_val(&*self.words) >= LARGE_WEIGHT_BYTES;
+        if waits_for_memory { MAX_TASK_ROWS } else { MAX_TASK_ROWS / 2 }
     }
 
     /// Returns the lines of a panel for at most `count` weights along `inner`, starting at `first`. The slice is empty

@@ -8,15 +8,15 @@ use super::{BLOCK_ROWS, TILE_PAIRS};
 use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
-/// Number of words per row in one pass over a group of panels. The lines of a panel in a pass (30 KiB) stay in a 48 KiB
-/// L1 cache for all rows. With 256 words, products with 4,096 columns are slower.
-const PASS_WORDS: usize = 240;
+/// Number of words per row in one pass over a group of panels. The lines of a panel in a pass (32 KiB) stay in a 48 KiB
+/// L1 cache for all rows.
+const PASS_WORDS: usize = 256;
 /// Maximum number of words per row that are multiplied in a single pass. A few evicted lines cost less than a second
 /// pass.
 const MAX_SINGLE_PASS_WORDS: usize = 352;
-/// Maximum number of panels in a group. For 256 rows, the words of a pass (240 KiB) and the sums of a group (544 KiB)
-/// fit together into a 2 MiB L2 cache.
-const MAX_GROUP_PANELS: usize = 17;
+/// Maximum number of sums of a group of panels (1 MiB). For 512 rows, they fit into a 2 MiB L2 cache together with the
+/// words of a pass (512 KiB).
+const MAX_GROUP_SUMS: usize = 1 << 18;
 
 /// Product of a group of rows and lines of all panels. All blocks of rows have the configured shape.
 pub(super) struct GroupProduct<'a> {
@@ -86,8 +86,9 @@ impl GroupProduct<'_> {
     /// See [`Self::multiply`].
     unsafe fn multiply_in_passes(&self) {
         let step = TILE_PAIRS * self.tiles.parts().count();
-        let group_panels = self.panels.count.div_ceil(self.panels.count.div_ceil(MAX_GROUP_PANELS));
         let height = self.group.len();
+        let max_panels = (MAX_GROUP_SUMS / (height * LANES)).max(1);
+        let group_panels = self.panels.count.div_ceil(self.panels.count.div_ceil(max_panels));
         let mut buffer = SumBuffer::new(group_panels, height);
         for first in (0..self.panels.count).step_by(group_panels) {
             let end = self.panels.count.min(first + group_panels);
@@ -118,7 +119,7 @@ impl GroupProduct<'_> {
         }
     }
 
-    /// Multiplies the block that starts at `row` by lines of a panel, and prefetches the sums at `written`.
+    /// Multiplies the block that starts at `row` by lines of a panel, and prefetches those at `next_sums`.
     ///
     /// # Safety
     /// See [`Tiles::multiply`].
@@ -129,7 +130,7 @@ impl GroupProduct<'_> {
         row: usize,
         (sums, stride): Output,
         continues: bool,
-        written: *mut f32,
+        next_sums: *const f32,
     ) {
         let parts = self.tiles.parts().count();
         let steps = pass.lines.len().div_ceil(TILE_PAIRS * parts);
@@ -150,7 +151,7 @@ impl GroupProduct<'_> {
                 stride,
                 continues,
                 ahead,
-                written,
+                next_sums,
             });
         }
     }

@@ -259,6 +259,27 @@ mod tests {
         }
     }
 
+    /// Compares a product with more panels than one group and more lines than one pass with the scalar model.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[test]
+    fn product_of_several_groups_matches_the_scalar_model() {
+        if status() != AmxStatus::Ready {
+            emulator::install();
+        }
+        let [rows, lines, count] = [65, 360, 130];
+        let left = random_pairs(padded_rows(rows) * lines, 1, Numbers::Normal);
+        let right = random_pairs(count * lines * LANES, 2, Numbers::Normal);
+        let panels = PairPanels::consecutive(&right, lines, count);
+        let rows = RowWords { words: &left, row_words: lines, count: rows };
+        let stride = count * LANES;
+        let mut expected = vec![0.0; rows.count * stride];
+        model::multiply(&rows, &panels, (&mut expected, stride), false, Parts::One);
+        let mut ours = expected.iter().map(|_| f32::NAN).collect::<Vec<_>>();
+        // SAFETY: tile registers are available or emulated, and the slices have these shapes.
+        unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), false, Parts::One) };
+        assert_same(&ours, &expected, "130 panels");
+    }
+
     #[test]
     fn amx_product_approximates_f64_sums_of_bf16_values() {
         let rows = 19;

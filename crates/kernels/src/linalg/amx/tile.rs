@@ -101,13 +101,13 @@ pub(super) struct BlockProduct {
     pub(super) continues: bool,
     /// First word to prefetch into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
     pub(super) ahead: *const u32,
-    /// First row of sums to prefetch for writing. Each step prefetches two rows per part.
-    pub(super) written: *mut f32,
+    /// First row of the sums of the next block, to prefetch. Each step prefetches two rows per part.
+    pub(super) next_sums: *const f32,
 }
 
-/// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch the
-/// entire next panel.
-pub(super) const PREFETCHED_WORDS: usize = 64;
+/// Number of words (two cache lines) that a block of 32 rows prefetches per step and part. Sixteen blocks prefetch the
+/// entire next panel. Faster prefetching would delay the loads of left tiles, which use the same buffers.
+pub(super) const PREFETCHED_WORDS: usize = 32;
 
 impl Tiles {
     pub(super) fn parts(&self) -> Parts {
@@ -156,17 +156,15 @@ macro_rules! load_left {
 }
 
 /// Instructions that load the right tiles of part `$part` of the weights. With four tiles of sums, the instructions
-/// also prefetch [`PREFETCHED_WORDS`] words of the next panel, and two rows of sums for writing.
+/// also prefetch [`PREFETCHED_WORDS`] words of the next panel, and two rows of the sums of the next block.
 macro_rules! load_right {
     (four, $part:literal) => {
         concat!(
             load_right!(two, $part),
-            concat!("prefetcht1 [{ahead} + 256 * ", $part, "]\n"),
-            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 64]\n"),
-            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 128]\n"),
-            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 192]\n"),
-            "prefetchw [{written}]\nprefetchw [{written} + 64]\nadd {written}, {written_stride}\n",
-            "prefetchw [{written}]\nprefetchw [{written} + 64]\nadd {written}, {written_stride}\n"
+            concat!("prefetcht1 [{ahead} + 128 * ", $part, "]\n"),
+            concat!("prefetcht1 [{ahead} + 128 * ", $part, " + 64]\n"),
+            "prefetcht0 [{next}]\nprefetcht0 [{next} + 64]\nadd {next}, {next_stride}\n",
+            "prefetcht0 [{next}]\nprefetcht0 [{next} + 64]\nadd {next}, {next_stride}\n"
         )
     };
     (two, $part:literal) => {
@@ -220,16 +218,16 @@ macro_rules! multiply_four {
         ///
         /// # Safety
         /// See [`Tiles::multiply`].
-        unsafe fn $name(BlockProduct { left, right, steps, sums, stride, continues, ahead, written }: BlockProduct) {
+        unsafe fn $name(BlockProduct { left, right, steps, sums, stride, continues, ahead, next_sums }: BlockProduct) {
             // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents. Each tile
             // accesses only its configured rows and bytes. Prefetches never fault.
             unsafe {
                 if continues {
                     asm!(
-                        "tileloadd tmm0, [{top} + {stride}]",
-                        "tileloadd tmm1, [{top} + {stride} + 64]",
-                        "tileloadd tmm2, [{bottom} + {stride}]",
-                        "tileloadd tmm3, [{bottom} + {stride} + 64]",
+                        "tileloaddt1 tmm0, [{top} + {stride}]",
+                        "tileloaddt1 tmm1, [{top} + {stride} + 64]",
+                        "tileloaddt1 tmm2, [{bottom} + {stride}]",
+                        "tileloaddt1 tmm3, [{bottom} + {stride} + 64]",
                         top = in(reg) sums,
                         bottom = in(reg) sums.add(TILE_ROWS * stride),
                         stride = in(reg) WORD * stride,
@@ -250,7 +248,7 @@ macro_rules! multiply_four {
                     concat!("add {left}, 64 * ", $parts),
                     concat!("add {below}, 64 * ", $parts),
                     concat!("add {right}, 2048 * ", $parts),
-                    concat!("add {ahead}, 256 * ", $parts),
+                    concat!("add {ahead}, 128 * ", $parts),
                     "dec {steps}",
                     "jnz 2b",
                     left = inout(reg) left.0 => _,
@@ -260,8 +258,8 @@ macro_rules! multiply_four {
                     line = in(reg) WORD * LANES,
                     steps = inout(reg) steps => _,
                     ahead = inout(reg) ahead => _,
-                    written = inout(reg) written => _,
-                    written_stride = in(reg) WORD * stride,
+                    next = inout(reg) next_sums => _,
+                    next_stride = in(reg) WORD * stride,
                     options(nostack, readonly),
                 );
                 asm!(
@@ -292,8 +290,8 @@ macro_rules! multiply_two {
             unsafe {
                 if continues {
                     asm!(
-                        "tileloadd tmm0, [{top} + {stride}]",
-                        "tileloadd tmm1, [{top} + {stride} + 64]",
+                        "tileloaddt1 tmm0, [{top} + {stride}]",
+                        "tileloaddt1 tmm1, [{top} + {stride} + 64]",
                         top = in(reg) sums,
                         stride = in(reg) WORD * stride,
                         options(nostack, preserves_flags, readonly),
