@@ -200,7 +200,6 @@ impl EvalSet for MultipleChoiceEval<'_> {
             |&document: &usize| self.trees[document].tokens(),
             seconds,
             |documents| self.build_part(documents),
-            |batches, seconds| engine.score(trie, batches, seconds),
         )
     }
 

@@ -169,13 +169,7 @@ impl EvalSet for DamageEval<'_> {
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        self.windows.run_windows(engine, trie, chunks, seconds, compute_window_values, |batches, seconds| {
-            engine.compare(trie, batches, seconds)
-        })
-    }
-
-    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
-        chunks.concat()
+        self.windows.run_windows(engine, trie, chunks, seconds, compute_window_values)
     }
 }
 

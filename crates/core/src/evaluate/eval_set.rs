@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::generate::Generation;
-use crate::model::{Batch, Engine, Load, Prediction, Program, Trie, count_fitting_pieces};
+use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, count_fitting_pieces};
 
 /// A text or task, divided into chunks. The values of a chunk depend only on the backbone, the program and the chunk,
 /// not on other programs in the trie or on other chunks.
@@ -53,7 +53,9 @@ pub trait EvalSet: Sync {
     }
 
     /// Concatenates the values of all chunks, in the order of windows or requests.
-    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;
+    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
+        chunks.concat()
+    }
 }
 
 /// Values indexed by `[chunk][program]`.
@@ -69,20 +71,40 @@ pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) extract_values: Box<ExtractValues<'a, T>>,
 }
 
+/// Output of an engine for one target of a program.
+pub(super) trait EngineOutput: Sized {
+    /// Runs the parts through the trie. The outputs are indexed by `[part][program][target]`.
+    fn run(engine: &dyn Engine, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Outputs<Self>>>;
+}
+
+/// Outputs of a part, indexed by `[program][target]`, or `None` for programs without a head.
+type Outputs<T> = Vec<Option<Vec<T>>>;
+
+impl EngineOutput for Prediction {
+    fn run(engine: &dyn Engine, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Outputs<Self>>> {
+        engine.score(trie, parts, seconds)
+    }
+}
+
+/// The trie must have a reference program.
+impl EngineOutput for Divergence {
+    fn run(engine: &dyn Engine, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Outputs<Self>>> {
+        engine.compare(trie, parts, seconds)
+    }
+}
+
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `build_part` builds a part from its members. `run_batches` runs several batches and returns outputs indexed by
-/// `[batch][program][target]`. The elapsed time is added to `seconds`, divided among the nodes in proportion to their
-/// measured times.
-pub(super) fn run_in_parts<'a, M, T>(
+/// `build_part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in
+/// proportion to their measured times.
+pub(super) fn run_in_parts<'a, M, T: EngineOutput>(
     engine: &dyn Engine,
     trie: &Trie,
     chunks: &[&'a [M]],
     count_tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
     build_part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
-    run_batches: impl Fn(&[Batch], &mut [f64]) -> Result<Vec<Vec<Option<Vec<T>>>>>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
     let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
@@ -92,7 +114,7 @@ pub(super) fn run_in_parts<'a, M, T>(
     let (batches, extractors): (Vec<_>, Vec<_>) =
         parts.map(|(chunk, part)| (part.batch, (chunk, part.extract_values))).unzip();
     let mut node_seconds = vec![0.0; trie.len()];
-    let outputs = run_batches(&batches, &mut node_seconds)?;
+    let outputs = T::run(engine, trie, &batches, &mut node_seconds)?;
     let scale = started.elapsed().as_secs_f64() / node_seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(node_seconds).for_each(|(sum, node)| *sum += node * scale);
     let mut chunk_values = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
@@ -179,7 +201,6 @@ mod tests {
                     }),
                 }
             },
-            |batches, seconds| engine.score(&trie, batches, seconds),
         )?;
         Ok(outputs.remove(0))
     }

@@ -193,10 +193,6 @@ impl EvalSet for GenerationEval<'_> {
     fn is_complete(&self, chunk: usize, values: &[f64]) -> bool {
         split_prompts(values).is_some_and(|parts| parts.len() == self.prompt_range(chunk).len())
     }
-
-    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
-        chunks.concat()
-    }
 }
 
 #[cfg(test)]

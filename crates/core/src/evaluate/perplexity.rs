@@ -3,7 +3,7 @@
 //! A window's loss is the mean negative log-likelihood of its T − 1 predicted tokens. The perplexity is `exp` of the
 //! mean loss over windows. All variants are scored in one run of their [`Trie`], which shares their common steps.
 
-use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
+use super::eval_set::{ChunkValues, EngineOutput, EvalPart, EvalSet, run_in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
@@ -74,14 +74,13 @@ impl<'a> PerplexityEval<'a> {
     }
 
     /// Runs the given chunks ([`run_in_parts`]). `compute_values` computes the values of windows of the given length.
-    pub(super) fn run_windows<T: 'static>(
+    pub(super) fn run_windows<T: EngineOutput + 'static>(
         &self,
         engine: &dyn Engine,
         trie: &Trie,
         chunks: &[usize],
         seconds: &mut [f64],
         compute_values: fn(&[T], usize) -> Vec<f64>,
-        run_batches: impl Fn(&[Batch], &mut [f64]) -> Result<Vec<Vec<Option<Vec<T>>>>>,
     ) -> Result<ChunkValues> {
         let windows = self.windows;
         let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.window_range(chunk).collect()).collect();
@@ -96,7 +95,6 @@ impl<'a> PerplexityEval<'a> {
                 batch: Batch::windows(members.iter().map(|&index| windows.window(index))),
                 extract_values: Box::new(move |outputs| compute_values(outputs, windows.length)),
             },
-            run_batches,
         )
     }
 }
@@ -119,13 +117,7 @@ impl EvalSet for PerplexityEval<'_> {
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        self.run_windows(engine, trie, chunks, seconds, compute_window_losses, |batches, seconds| {
-            engine.score(trie, batches, seconds)
-        })
-    }
-
-    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
-        chunks.concat()
+        self.run_windows(engine, trie, chunks, seconds, compute_window_losses)
     }
 }
 

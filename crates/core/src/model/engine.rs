@@ -132,7 +132,7 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// See [`Self::run`].
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
-        run_parts_in_parallel(self, trie, parts, seconds)
+        run_timed_in_parallel(parts, seconds, |batch, nodes| self.run(trie, batch, &mut StepTimer(nodes)))
     }
 
     /// Runs several batches through a trie built by [`Trie::with_reference`], and compares its programs with the
@@ -147,7 +147,10 @@ pub trait Engine: Send + Sync {
     /// Runs several batches and passes their residual streams to an observer. At each node, the streams arrive in batch
     /// order.
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        run_sequentially(self, trie, batches, observer)
+        for (index, batch) in batches.iter().enumerate() {
+            self.run(trie, batch, &mut SingleBatchObserver(index, observer))?;
+        }
+        Ok(())
     }
 
     /// Runs steps other than embedding and head on a given residual stream.
@@ -223,26 +226,32 @@ pub fn count_fitting_pieces(token_counts: impl Iterator<Item = usize>, max_token
 }
 
 /// Runs the batches through the trie one after the other.
-pub(super) fn run_sequentially<E: Engine + ?Sized>(
-    engine: &E,
+pub(super) fn run_sequentially<M>(
+    model: &M,
     trie: &Trie,
     batches: &[Batch],
     observer: &mut dyn BatchObserver,
-) -> Result<()> {
+) -> Result<()>
+where
+    M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: ResidualStream + 'static>,
+{
     for (index, batch) in batches.iter().enumerate() {
-        engine.run(trie, batch, &mut SingleBatchObserver(index, observer))?;
+        trie.run(model, batch, &mut StreamAdapter(&mut SingleBatchObserver(index, observer)))?;
     }
     Ok(())
 }
 
 /// Runs the parts through the trie independently and in parallel.
-pub(super) fn run_parts_in_parallel<E: Engine + ?Sized>(
-    engine: &E,
+pub(super) fn run_parts_in_parallel<M>(
+    model: &M,
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<BatchPredictions>> {
-    run_timed_in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut StepTimer(nodes)))
+) -> Result<Vec<BatchPredictions>>
+where
+    M: Model<Batch = Batch, Output = Vec<Prediction>> + Sync,
+{
+    run_timed_in_parallel(parts, seconds, |batch, nodes| trie.run(model, batch, &mut StepTimer(nodes)))
 }
 
 /// Runs the parts in parallel, and adds the time spent at each trie node to `seconds`.
