@@ -15,7 +15,7 @@ use super::key::{Key, is_hex, is_number};
 use super::meta::{META, Meta, StoredFile};
 use super::process::Process;
 use super::processes;
-use crate::fault;
+use crate::{Lookup, Store, StoredObject, fault};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
@@ -32,6 +32,24 @@ impl Drop for Draft {
         if !self.committed {
             self.disk.remove_folder(&self.folder).ok();
         }
+    }
+}
+
+impl Store {
+    /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
+    pub fn draft(&self) -> Result<Draft> {
+        let store = self.writer()?;
+        Draft::new(Arc::clone(&store.disk), &store.drafts(), store.worker()?.id())
+    }
+
+    /// Stores a finished draft under its key. An intact existing object is kept, because equal keys imply equal
+    /// content.
+    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
+        let store = self.writer()?;
+        let path = store.object_folder(key);
+        store.reserve([key.hash()])?;
+        draft.commit(&path, key, seconds, (self.provenance)(), || matches!(store.get(key), Lookup::Intact(_)))?;
+        StoredObject::open(Arc::clone(&store.disk), path, Some(key.hash()))
     }
 }
 

@@ -1,12 +1,11 @@
-//! Lookup of objects by key, and creation of new objects.
+//! Lookup of objects by key.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use ghostlab_core::error::Result;
 
 use crate::packed::Packs;
-use crate::{Draft, Key, Lookup, ObjectKind, Store, StoredObject};
+use crate::{Key, Lookup, ObjectKind, Store};
 
 impl Store {
     /// Returns the object for a key after checking all payload hashes.
@@ -76,21 +75,5 @@ impl Store {
 
     pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
         self.locate(kind, hash).is_some()
-    }
-
-    /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
-    pub fn draft(&self) -> Result<Draft> {
-        let store = self.writer()?;
-        Draft::new(Arc::clone(&store.disk), &store.drafts(), store.worker()?.id())
-    }
-
-    /// Stores a finished draft under its key. An intact existing object is kept, because equal keys imply equal
-    /// content.
-    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
-        let store = self.writer()?;
-        let path = store.object_folder(key);
-        store.reserve([key.hash()])?;
-        draft.commit(&path, key, seconds, (self.provenance)(), || matches!(store.get(key), Lookup::Intact(_)))?;
-        StoredObject::open(Arc::clone(&store.disk), path, Some(key.hash()))
     }
 }
