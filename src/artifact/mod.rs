@@ -52,6 +52,6 @@ pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, hash_paths};
 pub use page_part::PagePart;
 pub use paper_model_check::{ExaminedInput, check_pins, examine, identify, weight_bytes};
-pub use pipeline::{ArtifactOutcome, Executor, GateMode, Runner, artifact_files, list, make, run_gate};
+pub use pipeline::{ArtifactOutcome, Executor, GateMode, artifact_files, list, make, run_gate};
 pub use results_folder::{PublishedFiles, ResultsFolder, local_run_folder};
 pub use search_results::{SearchResults, search_file_names, search_files};

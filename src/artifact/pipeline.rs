@@ -2,7 +2,6 @@
 //! record.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::comparison::{Gate, GateFailure, format_comparison, gate_error, insert_gated_cells};
@@ -21,14 +20,13 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
-use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, SurveyHook};
+use crate::pipeline::exec::{GridOutcome, RunSettings, Runner};
 use crate::quantity::pluralize;
 use crate::results::number_record::Record;
 use crate::results::{
     NoisyTimes, Provenance, ResultRow, Results, Table, collect, cut_frame, drawn_frame, notes_file, put, run_frame,
     screen, tidy_frame, write_csv, write_frame,
 };
-use ghostlab_store::Store;
 
 /// Interface for running grids. Tests implement it without computing anything.
 pub trait Executor {
@@ -47,36 +45,14 @@ pub trait Executor {
     }
 }
 
-/// Executor that records its state for `ghostlab status`.
-pub struct Runner<'a> {
-    pub store: &'a Store,
-    pub settings: RunSettings,
-    pub reporter: &'a dyn Reporter,
-    pub stop: &'a AtomicBool,
-    /// Whether to use only stored results.
-    pub stored: bool,
-    /// Function to call before each grid is computed.
-    pub surveyed: SurveyHook<'a>,
-}
-
 impl Executor for Runner<'_> {
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        self.run_with(self.settings, grid, results)
+        Self::run(self, grid, results)
     }
 
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        self.run_with(RunSettings { store_limit: None, retime: false, ..self.settings }, grid, results)
-    }
-}
-
-impl Runner<'_> {
-    fn run_with(&self, settings: RunSettings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        if self.stored {
-            return exec::read_stored(grid, settings, self.store, self.reporter, self.surveyed);
-        }
-        let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
-        let outcome = exec::run_surveyed(grid, settings, self.store, &recorder, self.stop, self.surveyed);
-        outcome.inspect_err(|error| recorder.record_failure(error))
+        let settings = RunSettings { store_limit: None, retime: false, ..self.settings };
+        Runner { settings, ..*self }.run(grid, results)
     }
 }
 

@@ -235,12 +235,14 @@ impl GridArgs {
         file.grid(self.profile.as_deref(), &self.overrides).inspect(print_details)
     }
 
-    /// Builds the grid in a file, or reads the frozen grid of a submission.
-    pub(super) fn grid(&self, source: &GridSource) -> Result<Grid> {
-        match source {
-            GridSource::File(file) => self.grid_from_file(file),
-            GridSource::Submission(submission) => submission.grids().map(|(grid, _)| grid),
-        }
+    /// Reads the grid file or submission. Builds the grid in a file, or takes the frozen grid of a submission.
+    pub(super) fn load(&self) -> Result<(GridSource, Grid)> {
+        let source = self.read()?;
+        let grid = match &source {
+            GridSource::File(file) => self.grid_from_file(file)?,
+            GridSource::Submission(submission) => submission.grids()?.0,
+        };
+        Ok((source, grid))
     }
 
     /// Returns the grids to run: the grid in the file or, for an artifact, the grids that `reproduce` runs.

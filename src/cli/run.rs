@@ -12,11 +12,11 @@ use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::requested_work::{self, with_job_end};
 use super::{directories, plan, progress, stop, terminal};
-use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
+use crate::artifact::{self, ResultsFolder, TableShape};
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
-use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, SurveyHook};
+use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, Runner, SurveyHook};
 use crate::pipeline::plan::{Plan, StoreView, StoredKeyIndex};
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
@@ -78,8 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn run_grid(arguments: &Arguments) -> Result<u8> {
     let started = SystemTime::now();
     let clock = Instant::now();
-    let source = arguments.grid_args.read()?;
-    let mut grid = arguments.grid_args.grid(&source)?;
+    let (source, mut grid) = arguments.grid_args.load()?;
     arguments.grid_args.threads.start()?;
     let store =
         if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };

@@ -14,14 +14,12 @@ use super::grid_args::ComputeArgs;
 use super::search_grid::SearchArgs;
 use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{directories, fetch, progress, requested_work, stop};
-use crate::artifact::{
-    self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_file_names, search_files,
-};
+use crate::artifact::{self, Artifact, PublishedFiles, ResultsFolder, SearchResults, search_file_names, search_files};
 use crate::error::{Error, Result, command_line};
 use crate::export::{self, Exporter, WeightFormat};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
-use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
+use crate::pipeline::exec::{self, DistinctNotes, GridOutcome, Runner};
 use crate::quantity::pluralize;
 use crate::results::{StoredResults, put};
 use crate::search::{SearchEnv, SearchOutcome, measured_latency, search, split_searches};

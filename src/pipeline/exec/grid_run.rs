@@ -1,12 +1,13 @@
-//! Runs a grid: creates the plan, checks it, runs its jobs, and reads the results from the store. Results can also be
-//! read without running any jobs.
+//! Runs a grid: creates the plan, checks it, runs its jobs, and reads the results from the store.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::preflight::{self, Preflight, SurveyHook, TargetMachine, preflight};
+use super::run_record::Recorder;
 use super::schedule::{self, Limits, ScheduledTask, TaskHooks};
+use super::stored_outcome::read_stored;
 use super::worker_state::WorkerState;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
@@ -18,11 +19,38 @@ use crate::pipeline::env::models::{LoadEngine, Models, load_engine};
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{
-    Estimate, JobCost, Outline, Plan, StoreView, batch_bytes, held_weight_bytes, warnings, weights_budget,
+    Estimate, JobCost, Outline, Plan, StoreView, batch_bytes, held_weight_bytes, weights_budget,
 };
 use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
 use crate::pipeline::stage::latency;
-use ghostlab_store::{Attempt, Store};
+use ghostlab_store::Store;
+
+/// Runs grids, and records the state of each run for `ghostlab status`.
+pub struct Runner<'a> {
+    pub store: &'a Store,
+    pub settings: RunSettings,
+    pub reporter: &'a dyn Reporter,
+    pub stop: &'a AtomicBool,
+    /// Whether to use only stored results.
+    pub stored: bool,
+    /// Function to call before each grid is computed.
+    pub surveyed: SurveyHook<'a>,
+}
+
+impl Runner<'_> {
+    /// Runs the grid. `results` is the folder in which the results will be published.
+    ///
+    /// # Errors
+    /// Fails if the run stops early. Failed cells are reported in the outcome instead.
+    pub fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
+        if self.stored {
+            return read_stored(grid, self.settings, self.store, self.reporter, self.surveyed);
+        }
+        let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
+        let outcome = run_surveyed(grid, self.settings, self.store, &recorder, self.stop, self.surveyed);
+        outcome.inspect_err(|error| recorder.record_failure(error))
+    }
+}
 
 /// Computes the missing results of a grid. If a cell fails, the outcome records the reason, and the other cells
 /// continue.
@@ -44,7 +72,7 @@ pub fn run(
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
-pub fn run_surveyed(
+fn run_surveyed(
     grid: &Grid,
     settings: RunSettings,
     store: &Store,
@@ -97,12 +125,6 @@ pub fn work(
     })
 }
 
-fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
-    for text in warnings(grid, &plan.inputs.hashes_by_path()) {
-        reporter.event(Event::Note { text: format!("warning: {text}") });
-    }
-}
-
 /// Runs the jobs whose results are missing. Calls `surveyed` before the first job and `end` after the last one. `end`
 /// returns the number of complete cells, the number of failed cells, and the value to return.
 fn run_all<T>(
@@ -113,7 +135,7 @@ fn run_all<T>(
 ) -> Result<T> {
     let RunEnv { settings, store, reporter, stop, worker_limits } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    report_warnings(grid, &plan, reporter);
+    preflight::report_warnings(grid, &plan, reporter);
     let older_objects = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
     if older_objects > 0 {
         let text = format!(
@@ -356,63 +378,6 @@ fn run_with_retries(
         }
     }
     Ok(JobStatus::Done)
-}
-
-/// Reads the stored results of a grid, and the recorded failures of cells without results. Calls `surveyed` before
-/// reading any results.
-///
-/// # Errors
-/// Fails if an input cannot be read or an object is damaged.
-pub fn read_stored(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    surveyed: SurveyHook<'_>,
-) -> Result<GridOutcome> {
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    report_warnings(grid, &plan, reporter);
-    let state = StoreView::survey(&plan, store);
-    surveyed(&plan, &state);
-    state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
-    let failures = recorded_failures(&plan, &state, &store.all_attempts());
-    let outcome = GridOutcome::read(&plan, store, &failures)?;
-    let failed = outcome.failed_count();
-    let incomplete = outcome.incomplete_count();
-    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - incomplete, failed, interrupted: false });
-    Ok(outcome)
-}
-
-/// Returns the failure reasons of incomplete cells, by cell index. Each reason comes from the last failed attempt to
-/// compute an object, a calibration or a [chunk](crate::evaluate::EvalSet) of scores for the cell.
-fn recorded_failures(
-    plan: &Plan<'_>,
-    state: &StoreView,
-    attempts: &BTreeMap<String, Vec<Attempt>>,
-) -> BTreeMap<usize, String> {
-    let mut failures = BTreeMap::new();
-    for (backbone, variant) in plan.variants() {
-        let failed_jobs = backbone.jobs().filter_map(|job| {
-            let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
-            let lease_name = job.lease_name(backbone);
-            last_failure_reason(attempts, key.hash())
-                .or_else(|| last_failure_reason(attempts, &lease_name))
-                .or_else(|| last_chunk_failure_reason(attempts, &lease_name))
-        });
-        if let Some(reason) = { failed_jobs }.next() {
-            failures.insert(variant.cell, reason);
-        }
-    }
-    failures
-}
-
-fn last_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
-    attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
-}
-
-fn last_chunk_failure_reason(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
-    let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
-    chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
 #[cfg(test)]

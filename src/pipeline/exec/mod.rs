@@ -8,10 +8,11 @@ mod preflight;
 mod run_record;
 mod sample;
 mod schedule;
+mod stored_outcome;
 mod time_left;
 mod worker_state;
 
-pub use grid_run::{WorkerOutcome, read_stored, run, run_surveyed, work};
+pub use grid_run::{Runner, WorkerOutcome, run, work};
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
@@ -20,6 +21,7 @@ pub use sample::{
     ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores,
     estimate_sample_cost, score_sample,
 };
+pub use stored_outcome::read_stored;
 pub use time_left::TimeLeft;
 
 pub use crate::pipeline::env::coordination::{lease, timing_lease};

@@ -15,7 +15,7 @@ use crate::pipeline::env::context::RunEnv;
 use crate::pipeline::env::coordination;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::run_settings::RunSettings;
-use crate::pipeline::plan::{Estimate, ObjectState, Plan, Quota, StoreView, batch_bytes};
+use crate::pipeline::plan::{Estimate, ObjectState, Plan, Quota, StoreView, batch_bytes, warnings};
 use crate::pipeline::stage::tokens::{extent, tokenize_missing};
 use crate::quantity::distinct_sizes;
 use crate::quantity::pluralize;
@@ -34,6 +34,13 @@ pub enum TargetMachine {
 pub struct Preflight {
     pub state: StoreView,
     pub estimate: Estimate,
+}
+
+/// Reports the warnings about a grid and its inputs.
+pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
+    for text in warnings(grid, &plan.inputs.hashes_by_path()) {
+        reporter.event(Event::Note { text: format!("warning: {text}") });
+    }
 }
 
 /// Callback that receives the plan and the state of the store before anything is computed.
