@@ -257,8 +257,9 @@ pub(super) fn protocol_differences(number: &ResultRow) -> Vec<String> {
         (measured != parts).then(|| format!("a mean of {} {words} (paper: {})", measured.len(), parts.len()))
     }));
     number.setup.scored.iter().for_each(|protocol| add_protocol(protocol, &mut texts));
-    let engine = number.setup.engine.as_ref().filter(|engine| !PAPER_DTYPES.contains(&engine.dtype.as_str()));
-    texts.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
+    let dtype = number.setup.identity.as_ref().map(|identity| identity.engine.dtype.as_str());
+    let dtype = dtype.filter(|dtype| !PAPER_DTYPES.contains(dtype));
+    texts.extend(dtype.map(|dtype| format!("computed in {dtype} instead of float16 or f32")));
     add_options(number, &mut texts);
     if let Sample::Seeds(seeds) = &number.sample {
         texts.push(format!("the mean over {} calibration seeds (paper: one)", seeds.len()));

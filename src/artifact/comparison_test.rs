@@ -6,6 +6,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric;
 use crate::model::{CPU, EngineId};
+use crate::pipeline::identity::Identity;
 use crate::results::{CalibrationSummary, Protocol, ResultRow, Settings, Setup, settings};
 use crate::tasks::Bos;
 
@@ -112,6 +113,12 @@ fn calibration_of(setup: &mut Setup) -> &mut CalibrationSummary {
     setup.calibration.as_mut().unwrap()
 }
 
+/// Sets the float type of the engine in the identity of a backbone.
+fn set_dtype(setup: &mut Setup, dtype: &'static str) {
+    let engine = Arc::new(EngineId { dtype, ..CPU }.into());
+    setup.identity = Some(Arc::new(Identity { engine, ..Identity::tiny() }));
+}
+
 /// Changes the training settings in a setup that otherwise follows the paper.
 fn change_finetuning(setup: &mut Setup, change: fn(&mut Finetune)) {
     let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
@@ -165,11 +172,7 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
     ("rte", |setup| change_finetuning(setup, |training| training.seed = 3), "trained with seed 3 (paper: 0)"),
     ("rte", |setup| calibration_of(setup).rule = "ptb".into(), "c4-train split by the rule ptb"),
     ("rte", |setup| calibration_of(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
-    (
-        "rte",
-        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into()),
-        "computed in bf16 instead of float16 or f32",
-    ),
+    ("rte", |setup| set_dtype(setup, "bf16"), "computed in bf16 instead of float16 or f32"),
     ("rte", |setup| setup.variant = settings_with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
     // LinearPatch's loader uses the rule `c4`, which differs from the paper's.
     ("rte", |setup| calibration_of(setup).rule = "c4".into(), "c4-train split by the rule c4"),
@@ -200,10 +203,7 @@ fn value_of_another_protocol_has_no_verdict() {
     assert_eq!(named, "");
     assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(
-            describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU }.into())),
-            ""
-        );
+        assert_eq!(describe_other_protocol(&paper, "rte", |setup| set_dtype(setup, dtype)), "");
     }
     // The operator sequences have no effect if nothing is repaired.
     let pruned = describe_other_protocol(&paper, "rte", |setup| {
@@ -282,7 +282,7 @@ const IGNORED_SETTINGS: [(&str, &str); 50] = [
 const COMPARED_SETTINGS: [(&str, Change); 21] = [
     ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
     ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
-    ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }.into())),
+    ("engine.dtype", |setup| set_dtype(setup, "bf16")),
     ("cut.options", |setup| {
         let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
         setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());

@@ -36,7 +36,6 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         let setup = Setup {
             identity: result.identity.clone(),
             named_settings: Arc::new(labels.shown_settings(&variant)),
-            engine: outcome.engines.get(&result.cell.backbone).cloned(),
             calibration: summarize_calibration(grid, &result.cell),
             unidentified: grid
                 .backbones

@@ -14,7 +14,7 @@ use crate::files::sha256;
 use crate::grid::{Calibration, Cell};
 use crate::metric::{Metric, Spread};
 use crate::model::Cut;
-use crate::pipeline::identity::{Canonical, ComputeId, Identity, MeasureId};
+use crate::pipeline::identity::{Canonical, Identity, MeasureId};
 
 #[derive(Debug, Clone, Default)]
 pub struct Results {
@@ -110,7 +110,6 @@ pub struct Setup {
     pub identity: Option<Arc<Identity>>,
     /// Identities of the measurements from which the number is computed; several for an average.
     pub measures: Vec<Arc<MeasureId>>,
-    pub engine: Option<ComputeId>,
     /// Protocols of the scored data. An average has the protocols of everything it averages.
     pub scored: Vec<Protocol>,
     /// Calibration; `None` for the dense backbone.
