@@ -1,6 +1,6 @@
 //! Cost model: floating-point operations of programs, and memory requirements of backbones.
 
-use ghostlab_kernels::linalg::panels::MAX_TASK_ROWS;
+use ghostlab_kernels::linalg::panels::TASK_ROWS;
 
 use super::batch::is_narrower;
 use super::config::Config;
@@ -218,11 +218,12 @@ impl Config {
     }
 
     /// Estimates the memory in bytes for a batch of `tokens` tokens with `streams` residual streams. The estimate
-    /// includes attention and the intermediates of one row block per thread.
+    /// includes attention and the intermediates of one task per thread. Tasks with twice as many rows compute their gates
+    /// in pieces, and need about as much.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
-        let blocks = rayon::current_num_threads() * tokens.min(MAX_TASK_ROWS) * (2 * width + 2 * self.hidden);
+        let blocks = rayon::current_num_threads() * tokens.min(TASK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
 }

@@ -23,8 +23,8 @@ pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
 const MAX_PIECE_DEPTH: usize = 512;
-/// Maximum number of rows per task for any weights.
-pub const MAX_TASK_ROWS: usize = 512;
+/// Maximum number of rows per task for most weights.
+pub const TASK_ROWS: usize = 256;
 /// Minimum size of weights that leave the caches between two tasks.
 const LARGE_WEIGHT_BYTES: usize = 8 << 20;
 /// Maximum number of operations in a product that is not distributed over threads.
@@ -270,11 +270,11 @@ impl<K: PackedFormat> Panels<K> {
         self.outer
     }
 
-    /// Returns the maximum number of rows per task, which is at most [`MAX_TASK_ROWS`]. More rows read the weights less
-    /// often, but need more cache for intermediate results. Results do not depend on this number.
+    /// Returns the maximum number of rows per task. More rows read the weights less often, but need more cache for
+    /// intermediate results. Results do not depend on this number.
     pub fn max_task_rows(&self) -> usize {
         let waits_for_memory = K::WAITS_FOR_MEMORY && size_of_val(&*self.words) >= LARGE_WEIGHT_BYTES;
-        if waits_for_memory { MAX_TASK_ROWS } else { MAX_TASK_ROWS / 2 }
+        if waits_for_memory { 2 * TASK_ROWS } else { TASK_ROWS }
     }
 
     /// Returns the lines of a panel for at most `count` weights along `inner`, starting at `first`. The slice is empty
