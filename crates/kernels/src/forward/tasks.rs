@@ -19,12 +19,19 @@ pub fn map_parts<P: Sync, T: Send>(parts: &[P], run: impl Fn(usize, &P) -> T + S
         .enumerate()
         .map(|(index, part)| {
             // A waiting thread can start this part in the middle of another one.
-            let outer = OTHER_CORES_ARE_BUSY.replace(index < busy_parts);
-            let output = run(index, part);
-            OTHER_CORES_ARE_BUSY.set(outer);
-            output
+            let _outer = RestoreGuard(OTHER_CORES_ARE_BUSY.replace(index < busy_parts));
+            run(index, part)
         })
         .collect()
+}
+
+/// Guard that restores [`OTHER_CORES_ARE_BUSY`], even if a part panics.
+struct RestoreGuard(bool);
+
+impl Drop for RestoreGuard {
+    fn drop(&mut self) {
+        OTHER_CORES_ARE_BUSY.set(self.0);
+    }
 }
 
 /// Returns whether a task that contains all rows may use all cores.
@@ -41,6 +48,8 @@ pub(super) fn task_rows(rows: usize, min: usize, max: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
+
     use super::*;
 
     #[test]
@@ -50,6 +59,9 @@ mod tests {
         assert_eq!(rows, [512, 512, 512, 512, 256]);
         assert_eq!(pool.install(|| map_parts(&[512], |_, &rows| task_rows(rows, 64, 512))), [256]);
         assert!(pool.install(may_use_all_cores));
+        let panicking = || pool.install(|| map_parts(&[(); 2], |_, ()| panic!("on purpose")));
+        let panicked = std::panic::catch_unwind(AssertUnwindSafe(panicking));
+        assert!(panicked.is_err() && pool.broadcast(|_| may_use_all_cores()).into_iter().all(|may| may));
     }
 
     #[test]

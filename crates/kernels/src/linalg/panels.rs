@@ -25,7 +25,7 @@ pub const ROWS: usize = 8;
 const MAX_PIECE_DEPTH: usize = 512;
 /// Maximum number of rows per task for most weights.
 pub const TASK_ROWS: usize = 256;
-/// Minimum size of weights that leave the caches between two tasks.
+/// Minimum size of weights for which tasks with more rows are faster.
 const LARGE_WEIGHT_BYTES: usize = 8 << 20;
 /// Maximum number of operations in a product that is not distributed over threads.
 const MAX_SERIAL_OPERATIONS: usize = 1 << 21;

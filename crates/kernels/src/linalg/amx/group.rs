@@ -119,7 +119,7 @@ impl GroupProduct<'_> {
         }
     }
 
-    /// Multiplies the block that starts at `row` by lines of a panel, and prefetches those at `next_sums`.
+    /// Multiplies the block that starts at `row` by lines of a panel, and prefetches the sums at `next_sums`.
     ///
     /// # Safety
     /// See [`Tiles::multiply`].
