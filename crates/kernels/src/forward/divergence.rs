@@ -4,12 +4,12 @@ use rayon::prelude::*;
 
 use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, tile_rows};
 use super::linear::normalize_selected_rows;
-use super::scratch::take_scratch;
 use super::tasks::task_rows;
 use super::{PackedWeights, Prediction, ScoredRow, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
+use crate::scratch::take_scratch;
 
 /// Divergence between two next-token distributions: `p` of a reference model and `q` of a variant of it, such as a
 /// pruned model.

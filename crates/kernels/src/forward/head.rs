@@ -3,12 +3,12 @@
 use rayon::prelude::*;
 
 use super::linear::normalize_selected_rows;
-use super::scratch::take_scratch;
 use super::tasks::task_rows;
 use super::{Norm, PackedWeights, Prediction, ScoredRow, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes, profile};
 use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
+use crate::scratch::take_scratch;
 
 /// Number of tokens per tile of logits. A tile fits into a core's cache regardless of the vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;

@@ -1,11 +1,11 @@
 //! Gated MLP, with norms and residual additions fused in.
 
 use super::linear::{Linear, Weight, add_assign, compute_blocks, direct_residual, linear_into, normalize};
-use super::scratch::{Scratch, take_scratch};
 use super::{Activation, Norm, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile};
 use crate::linalg::panels::{LANES, PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
+use crate::scratch::{Scratch, take_scratch};
 
 /// Maximum number of gate and up values in a block of rows (8 MiB in f32) that are computed at once. Larger blocks are
 /// computed in pieces of columns.

@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// Maximum number of elements in a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
-/// and would use too much memory in total.
-const MAX_POOLED_ELEMENTS: usize = 1 << 21;
+/// Maximum number of elements in a pooled buffer (32 MiB). Larger buffers would use too much memory in total.
+const MAX_POOLED_ELEMENTS: usize = 1 << 23;
 
 thread_local! {
     /// Pool of free buffers. A thread needs several buffers, because it may start another task while waiting for a
@@ -20,12 +19,14 @@ pub struct Scratch {
 }
 
 /// Returns `len` elements with arbitrary values. Callers must write the elements before reading them.
-pub(super) fn take_scratch(len: usize) -> Scratch {
-    let mut buffer = FREE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
-    if buffer.len() < len {
-        // Zeroed memory from the system costs less than extending the buffer.
-        buffer = vec![0.0; len];
-    }
+pub(crate) fn take_scratch(len: usize) -> Scratch {
+    let buffer = FREE_BUFFERS.with_borrow_mut(|free| {
+        let fitting = (0..free.len()).filter(|&index| free[index].len() >= len).min_by_key(|&index| free[index].len());
+        // If all buffers are too small, one of them is replaced, so that the pool does not grow.
+        fitting.or_else(|| free.len().checked_sub(1)).map(|index| free.swap_remove(index))
+    });
+    // Zeroed memory from the system costs less than extending the buffer.
+    let buffer = buffer.filter(|buffer| buffer.len() >= len).unwrap_or_else(|| vec![0.0; len]);
     Scratch { buffer, len }
 }
 
