@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules of each crate, from the lowest layer to the highest. A module may use only the modules before it.
 const LAYERS: [(&str, &[&str]); 3] = [
-    ("crates/kernels/src", &["linalg", "forward"]),
+    ("crates/kernels/src", &["scratch", "linalg", "forward"]),
     (
         "src",
         &[

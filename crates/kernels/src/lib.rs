@@ -16,3 +16,4 @@
 
 pub mod forward;
 pub mod linalg;
+mod scratch;

@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::scratch::{Scratch, take_scratch};
 use super::tasks::task_rows;
 use super::{Norm, RotaryTable, Segments};
 use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
+use crate::scratch::{Scratch, take_scratch};
 
 /// Maximum number of queries per block.
 pub(super) const QUERY_ROWS: usize = 64;

@@ -10,11 +10,11 @@ use rayon::prelude::*;
 
 use super::Segments;
 use super::attention::{AttentionParams, FirstVisibleKeys, QUERY_ROWS, QueryBlock, split_into_query_blocks};
-use super::scratch::{Scratch, take_scratch};
 use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pack_bf16_pair};
 use crate::linalg::gemm::profile;
 use crate::linalg::panels::{LANES, PackedFormat};
 use crate::linalg::simd;
+use crate::scratch::{Scratch, take_scratch};
 
 /// Packed keys and values of one segment and key head, as words of two bf16 values.
 #[derive(Default)]

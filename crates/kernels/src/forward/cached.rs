@@ -8,8 +8,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attention::AttentionParams;
-use super::scratch::{Scratch, take_scratch};
 use crate::linalg::simd;
+use crate::scratch::{Scratch, take_scratch};
 
 /// Cache block with the rotated keys and the values of one layer, each `[tokens, K·D]`.
 pub struct KeyValues {

@@ -6,8 +6,9 @@ use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, tile_rows};
 use super::linear::normalize_selected_rows;
 use super::tasks::task_rows;
 use super::{PackedWeights, Prediction, ScoredRow, with_panels};
-use crate::linalg::gemm::{MatrixView, Update};
-use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
+use crate::linalg::gemm::MatrixView;
+use crate::linalg::panel_product::PanelProduct;
+use crate::linalg::panels::{PackedFormat, Panels};
 use crate::linalg::simd;
 use crate::scratch::take_scratch;
 
@@ -90,7 +91,8 @@ fn compare_rows<K: PackedFormat>(
 ) -> Vec<Divergence> {
     let vocab = weight.outer();
     let mut normed = streams.map(|_| take_scratch(rows.len() * channels));
-    let mut tiles = streams.map(|_| take_scratch(rows.len() * TILE_VOCAB.min(vocab)));
+    let mut tiles = streams.map(|_| PanelProduct::new::<K>(rows.len(), TILE_VOCAB.min(vocab)));
+    let mut logits = [[0.0; TILE_VOCAB]; 2];
     for (x, normed) in streams.iter().zip(&mut normed) {
         normalize_selected_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
     }
@@ -99,14 +101,17 @@ fn compare_rows<K: PackedFormat>(
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
         for (tile, packed_rows) in tiles.iter_mut().zip(&packed_rows) {
-            // [rows, width]
-            let logits = &mut tile[..rows.len() * width];
-            matmul_columns(logits, Update::Replace, packed_rows, rows.len(), weight, first..first + width);
-            apply_soft_cap(logits, head_params.cap);
+            tile.multiply(packed_rows, weight, first..first + width);
         }
-        let [reference, variant] = tiles.each_ref().map(|tile| tile.chunks_exact(width));
-        for (pair, (p, q)) in pairs.iter_mut().zip(reference.zip(variant)) {
-            simd::in_widest!(pair.add(first, p, q));
+        let [p, q] = logits.each_mut().map(|logits| &mut logits[..width]);
+        for (row, pair) in pairs.iter_mut().enumerate() {
+            simd::in_widest!({
+                for (tile, logits) in tiles.iter().zip([&mut *p, &mut *q]) {
+                    tile.copy_row(row, logits);
+                    apply_soft_cap(logits, head_params.cap);
+                }
+                pair.add(first, p, q);
+            });
         }
     }
     pairs.iter().flat_map(SoftmaxPair::finish).collect()

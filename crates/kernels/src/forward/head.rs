@@ -5,8 +5,9 @@ use rayon::prelude::*;
 use super::linear::normalize_selected_rows;
 use super::tasks::task_rows;
 use super::{Norm, PackedWeights, Prediction, ScoredRow, with_panels};
-use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes, profile};
-use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
+use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes};
+use crate::linalg::panel_product::PanelProduct;
+use crate::linalg::panels::{PackedFormat, Panels};
 use crate::linalg::simd;
 use crate::scratch::take_scratch;
 
@@ -89,19 +90,11 @@ fn predict_with_panels<K: PackedFormat>(
     weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
-    let vocab = weight.outer();
     // All targets of a row stay in one task, so that the row is projected once.
-    let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     // A few rows are enough work for a task, because each is multiplied by the entire vocabulary.
     let step = task_rows(rows.len(), 1, tile_rows(weight));
-    rows.par_chunks_mut(step)
-        .map(|rows| {
-            let mut normed = take_scratch(rows.len() * channels);
-            let mut tile = take_scratch(rows.len() * TILE_VOCAB.min(vocab));
-            predict_rows(x, channels, head_params, weight, rows, &mut normed, &mut tile)
-        })
-        .flatten_iter()
-        .collect()
+    rows.par_chunks(step).map(|rows| predict_rows(x, channels, head_params, weight, rows)).flatten_iter().collect()
 }
 
 fn predict_rows<K: PackedFormat>(
@@ -110,24 +103,25 @@ fn predict_rows<K: PackedFormat>(
     head_params: HeadParams<'_>,
     weight: &Panels<K>,
     rows: &[&[ScoredRow]],
-    normed: &mut [f32],
-    tile: &mut [f32],
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
-    normalize_selected_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
-    let packed_rows = K::pack_rows(MatrixView::rows(normed, rows.len(), channels));
+    let mut normed = take_scratch(rows.len() * channels);
+    normalize_selected_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), &mut normed);
+    let packed_rows = K::pack_rows(MatrixView::rows(&normed, rows.len(), channels));
+    let mut tile = PanelProduct::new::<K>(rows.len(), TILE_VOCAB.min(vocab));
+    let mut logits = [0.0; TILE_VOCAB];
     let mut softmax = vec![Softmax::default(); rows.len()];
     let mut target_logits: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
-        let started = profile::start_timer();
-        // [rows, width]
-        let logits = &mut tile[..rows.len() * width];
-        matmul_columns(logits, Update::Replace, &packed_rows, rows.len(), weight, first..first + width);
-        profile::stop_timer(started, 1);
-        apply_soft_cap(logits, head_params.cap);
-        for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
-            simd::in_widest!(softmax[i].add(first, logits));
+        tile.multiply(&packed_rows, weight, first..first + width);
+        let logits = &mut logits[..width];
+        for (i, softmax) in softmax.iter_mut().enumerate() {
+            simd::in_widest!({
+                tile.copy_row(i, logits);
+                apply_soft_cap(logits, head_params.cap);
+                softmax.add(first, logits);
+            });
             for (target, value) in rows[i].iter().zip(&mut target_logits[i]) {
                 if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|column| logits.get(column)) {
                     *value = logit;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::scratch::{Scratch, take_scratch};
 use super::tasks::{may_use_all_cores, task_rows};
 use super::{Norm, PackedWeights, with_panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{Panels, matmul, matmul_few_rows};
 use crate::linalg::simd;
+use crate::scratch::{Scratch, take_scratch};
 
 /// Maximum number of rows per task with plain weights. It is large enough that repacking the weights for each task costs
 /// little.

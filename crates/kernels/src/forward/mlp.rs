@@ -1,17 +1,15 @@
 //! Gated MLP, with norms and residual additions fused in.
 
-use super::linear::{Linear, Weight, add_assign, compute_blocks, direct_residual, linear_into, normalize};
+use super::linear::{Linear, Weight, compute_blocks, direct_residual, linear_into, normalize};
 use super::{Activation, Norm, with_panels};
-use crate::linalg::gemm::{MatrixView, Update, profile};
-use crate::linalg::panels::{LANES, PackedFormat, Panels, matmul_columns};
+use crate::linalg::gemm::{MatrixView, Update};
+use crate::linalg::panel_product::PanelProduct;
+use crate::linalg::panels::{LANES, PackedFormat, Panels};
 use crate::linalg::simd;
 use crate::scratch::{Scratch, take_scratch};
 
-/// Maximum number of gate and up values in a block of rows (8 MiB in f32) that are computed at once. Larger blocks are
-/// computed in pieces of columns.
-const MAX_UNSPLIT_GATE_ELEMENTS: usize = 1 << 21;
-/// Number of columns per piece. This is an odd number of panels, so that consecutive rows use different cache sets.
-const PIECE_COLUMNS: usize = 17 * LANES;
+/// Number of columns that are computed at once. For 512 rows, the inputs of the activation take 2 MiB.
+const PIECE_COLUMNS: usize = 16 * LANES;
 
 /// Gated MLP with `gate_up [C, 2F]` (gate first) and `down [F, C]`.
 #[derive(Clone, Copy)]
@@ -40,10 +38,7 @@ pub fn mlp(
         let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        let gated = match on_all_cores {
-            false => mlp_weights.compute_gated_in_pieces(x, width),
-            true => None,
-        };
+        let gated = if on_all_cores { None } else { mlp_weights.compute_gated_in_pieces(x, width) };
         if let Some(gated) = gated {
             let activations = MatrixView::rows(&gated, block, width);
             return linear_into(activations, mlp_weights.down, on_all_cores, out, output_norm, residual);
@@ -74,18 +69,15 @@ impl Activation {
 }
 
 impl Mlp<'_> {
-    /// Computes `act(x·G) * (x·U)` in pieces of columns, so that the inputs of the activation stay in the L2 cache.
-    /// Returns `None` if the inputs fit into one piece, the weights are not packed, or `F` is not a multiple of the
-    /// panel width.
+    /// Computes `act(x·G) * (x·U)` in pieces of columns, so that the inputs of the activation stay in the cache.
+    /// Returns `None` if the weights are not packed, or `F` is not a multiple of the panel width.
     ///
     /// # Shapes
     /// `x [rows, C]`, result `[rows, F]`.
     fn compute_gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
         let Weight::Packed(weights) = self.gate_up.weight else { return None };
-        if x.row_count() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
-            return None;
-        }
-        Some(with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
+        let is_whole = width.is_multiple_of(LANES);
+        is_whole.then(|| with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
     }
 
     /// Implements [`Self::compute_gated_in_pieces`] for the panels of [`Self::gate_up`].
@@ -93,24 +85,24 @@ impl Mlp<'_> {
         let height = x.row_count();
         let rows = K::pack_rows(x);
         let mut gated = take_scratch(height * width);
-        let mut pieces = take_scratch(height * 2 * PIECE_COLUMNS);
+        let mut gates = PanelProduct::new::<K>(height, PIECE_COLUMNS);
+        let mut ups = PanelProduct::new::<K>(height, PIECE_COLUMNS);
         for first in (0..width).step_by(PIECE_COLUMNS) {
             let piece = PIECE_COLUMNS.min(width - first);
-            let (gates, ups) = pieces.split_at_mut(height * PIECE_COLUMNS);
-            for (start, out) in [(first, &mut *gates), (width + first, &mut *ups)] {
-                let out = &mut out[..height * piece];
-                let started = profile::start_timer();
-                matmul_columns(out, Update::Replace, &rows, height, panels, start..start + piece);
-                profile::stop_timer(started, 1);
-                if let Some(bias) = self.gate_up.bias {
-                    out.chunks_exact_mut(piece).for_each(|row| add_assign(row, &bias[start..start + piece]));
-                }
-            }
-            let rows = gates.chunks_exact_mut(piece).zip(ups.chunks_exact(piece));
+            gates.multiply(&rows, panels, first..first + piece);
+            ups.multiply(&rows, panels, width + first..width + first + piece);
             simd::in_widest!({
-                for ((gate, up), gated) in rows.zip(gated.chunks_exact_mut(width)) {
-                    self.activation.gate(gate, up);
-                    gated[first..first + piece].copy_from_slice(gate);
+                for (row, gated) in gated.chunks_exact_mut(width).enumerate() {
+                    let out = gated[first..first + piece].chunks_exact_mut(K::lanes());
+                    let columns = (first..).step_by(K::lanes());
+                    for (((gate, up), out), column) in gates.row_mut(row).zip(ups.row_mut(row)).zip(out).zip(columns) {
+                        if let Some(bias) = self.gate_up.bias {
+                            simd::add(gate, &bias[column..][..gate.len()]);
+                            simd::add(up, &bias[width + column..][..up.len()]);
+                        }
+                        self.activation.gate(gate, up);
+                        out.copy_from_slice(gate);
+                    }
                 }
             });
         }

@@ -12,7 +12,6 @@ mod head;
 mod linear;
 mod mlp;
 mod rows;
-mod scratch;
 mod tasks;
 
 use std::ops::Range;
@@ -27,13 +26,13 @@ pub use linear::{
 };
 pub use mlp::{Mlp, mlp};
 pub use rows::{add_rows, attention_weights, log_denominators, normalize_rows, rotate_rows, silu_mul};
-pub use scratch::Scratch;
 pub use tasks::map_parts;
 
 use crate::linalg::bf16::Bf16;
 use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
+pub use crate::scratch::Scratch;
 
 /// Parameters of a root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]

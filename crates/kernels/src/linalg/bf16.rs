@@ -10,7 +10,7 @@ use super::bf16_tile::Bf16Tile;
 use super::gemm::MatrixView;
 pub use super::pairs::{PairPanels, RowWords, pack_bf16_pair};
 use super::pairs::{padded_stride, push_bf16_pairs, unpack_bf16_pair};
-use super::panels::{LANES, PackedFormat, PanelPiece, ROWS, TileOutput, pack_panel};
+use super::panels::{LANES, PackedFormat, PanelPiece, PanelsOutput, ROWS, TileOutput, pack_panel};
 use super::simd;
 
 /// Marker type for bf16 weights, stored as one pair per word.
@@ -114,7 +114,8 @@ impl Bf16Kernels {
     /// Panics if a slice is too short for its shape.
     pub fn multiply(self, rows: &RowWords<'_>, panels: &PairPanels<'_>, out: (&mut [f32], usize), adds: bool) {
         if self == Self::Amx {
-            return amx::multiply(rows, panels, out, adds, amx::Parts::One);
+            let (numbers, stride) = out;
+            return amx::multiply(rows, panels, PanelsOutput::row_major(numbers, stride, adds), amx::Parts::One);
         }
         let (tile, (out, stride)) = (Bf16Tile::best(), out);
         for panel in 0..panels.count {

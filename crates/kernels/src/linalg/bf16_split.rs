@@ -10,7 +10,7 @@ use super::amx::{self, Parts};
 use super::bf16::{Bf16, Bf16Kernels};
 use super::gemm::MatrixView;
 use super::pairs::{PairPanels, RowWords, padded_stride, round_to_bf16, unpack_bf16_pair};
-use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel};
+use super::panels::{LANES, PackedFormat, PanelPiece, PanelsOutput, TileOutput, pack_panel};
 use super::simd;
 
 /// Number of row elements that are multiplied in one step.
@@ -31,14 +31,14 @@ pub struct PairRows {
 
 impl PairRows {
     /// Multiplies the first `height` rows by complete consecutive panels. Stores the products in `out`, or adds them to
-    /// `out` if `adds` is set.
+    /// `out` if `out.adds` is set.
     ///
     /// # Shapes
-    /// `panels [count, width, 32]`, `out [height, count * 32]` with the given row stride.
-    fn matmul(&self, height: usize, panels: &[u32], count: usize, out: (&mut [f32], usize), adds: bool, parts: Parts) {
+    /// `panels [count, width, 32]`
+    fn matmul(&self, height: usize, panels: &[u32], count: usize, out: PanelsOutput<'_>, parts: Parts) {
         let panels = PairPanels::consecutive(panels, self.width, count);
         let rows = RowWords { words: &self.words, row_words: self.row_words, count: height };
-        amx::multiply(&rows, &panels, out, adds, parts);
+        amx::multiply(&rows, &panels, out, parts);
     }
 }
 
@@ -149,18 +149,12 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
 
     fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOutput<'_>) {
         let adds = out.adds;
-        rows.matmul(height, piece.words, 1, out.slice(), adds, Self::PARTS);
+        let (numbers, stride) = out.slice();
+        rows.matmul(height, piece.words, 1, PanelsOutput::row_major(numbers, stride, adds), Self::PARTS);
     }
 
-    fn multiply_panels(
-        rows: &PairRows,
-        height: usize,
-        panels: &[u32],
-        count: usize,
-        out: (&mut [f32], usize),
-        adds: bool,
-    ) {
-        rows.matmul(height, panels, count, out, adds, Self::PARTS);
+    fn multiply_panels(rows: &PairRows, height: usize, panels: &[u32], count: usize, out: PanelsOutput<'_>) {
+        rows.matmul(height, panels, count, out, Self::PARTS);
     }
 }
 

@@ -13,6 +13,7 @@ pub mod gemm;
 pub mod hadamard;
 pub mod least_squares_stats;
 mod pairs;
+pub mod panel_product;
 pub mod panels;
 pub mod simd;
 pub mod solve;

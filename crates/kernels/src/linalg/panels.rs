@@ -88,6 +88,35 @@ impl<'a> TileOutput<'a> {
     }
 }
 
+/// Destination for the sums of consecutive panels.
+pub struct PanelsOutput<'a> {
+    pub numbers: &'a mut [f32],
+    pub row_stride: usize,
+    /// Distance between the first columns of consecutive panels.
+    pub panel_stride: usize,
+    /// Whether to add the sums to the destination.
+    pub adds: bool,
+}
+
+impl<'a> PanelsOutput<'a> {
+    /// Creates a destination `[rows, panels * 32]` with the given row stride.
+    pub fn row_major(numbers: &'a mut [f32], row_stride: usize, adds: bool) -> Self {
+        Self { numbers, row_stride, panel_stride: LANES, adds }
+    }
+
+    /// Returns whether each panel is contiguous, with room for the given number of rows.
+    pub(super) fn is_panel_major(&self, rows: usize, panels: usize) -> bool {
+        let panel = rows * LANES;
+        let room = if panels == 1 { panel } else { self.panel_stride };
+        self.row_stride == LANES && panel <= room && (panels - 1) * self.panel_stride + panel <= self.numbers.len()
+    }
+
+    /// Returns the elements of one row, from the first column of a panel on.
+    pub(super) fn at(&mut self, row: usize, panel: usize) -> &mut [f32] {
+        &mut self.numbers[row * self.row_stride + panel * self.panel_stride..]
+    }
+}
+
 /// Storage type of weights, with its matrix multiplication kernels.
 pub trait PackedFormat: Sized {
     /// Unit of storage, which contains one or more weights of the same column.
@@ -137,24 +166,24 @@ pub trait PackedFormat: Sized {
     /// set.
     fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOutput<'_>);
 
-    /// Multiplies all `height` rows by consecutive complete panels. Stores the products in `out`, or adds them to `out`
-    /// if `adds` is set.
+    /// Multiplies all `height` rows by consecutive complete panels. Stores the products in `out`, or adds them if
+    /// `out.adds` is set.
     ///
     /// # Shapes
-    /// `panels [count, depth, lanes]`, `out [height, count * lanes]` with the given row stride.
+    /// `panels [count, depth, lanes]`
     #[inline]
     fn multiply_panels(
         rows: &Self::Rows<'_>,
         height: usize,
         panels: &[Self::Word],
         count: usize,
-        (out, stride): (&mut [f32], usize),
-        adds: bool,
+        mut out: PanelsOutput<'_>,
     ) {
-        let lanes = Self::lanes();
+        let layout = [Self::lanes(), out.row_stride];
+        let adds = out.adds;
         for (index, words) in panels.chunks_exact(panels.len() / count.max(1)).enumerate() {
             let piece = PanelPiece { first: 0, words, next: &[] };
-            Self::multiply(rows, height, piece, TileOutput::new(&mut out[index * lanes..], [lanes, stride], adds));
+            Self::multiply(rows, height, piece, TileOutput::new(out.at(0, index), layout, adds));
         }
     }
 }
@@ -381,40 +410,58 @@ pub fn matmul_columns<K: PackedFormat>(
     if height == 0 {
         return;
     }
-    let mut joined = 0;
-    if K::JOINS_PANELS {
-        joined = width / lanes;
-        let words = Panels::<K>::panel_words(weights.inner);
-        let panels = &weights.words[range.start / lanes * words..][..joined * words];
-        K::multiply_panels(rows, height, panels, joined, (&mut *destination, width), into == Update::Add);
+    let first = range.start / lanes;
+    let panels = width / lanes;
+    let adds = into == Update::Add;
+    let out = PanelsOutput { numbers: destination, row_stride: width, panel_stride: lanes, adds };
+    multiply_panels(rows, height, weights, first..first + panels, out);
+    let rest = width % lanes;
+    if rest == 0 {
+        return;
     }
+    // The last panel is wider than the remaining columns, so multiply into a temporary tile.
+    let start = panels * lanes;
+    let mut tile = vec![0.0; height * lanes];
+    for (row, tile) in destination.chunks_exact(width).zip(tile.chunks_exact_mut(lanes)) {
+        tile[..rest].copy_from_slice(&row[start..]);
+    }
+    let out = PanelsOutput { numbers: &mut tile, row_stride: lanes, panel_stride: lanes, adds };
+    multiply_panels(rows, height, weights, first + panels..first + panels + 1, out);
+    for (row, tile) in destination.chunks_exact_mut(width).zip(tile.chunks_exact(lanes)) {
+        row[start..].copy_from_slice(&tile[..rest]);
+    }
+}
+
+/// Computes the columns of the given panels, and stores them in `out` or adds them if `out.adds` is set.
+///
+/// # Shapes
+/// `rows [height, inner]`
+pub(super) fn multiply_panels<K: PackedFormat>(
+    rows: &K::Rows<'_>,
+    height: usize,
+    weights: &Panels<K>,
+    panels: Range<usize>,
+    mut out: PanelsOutput<'_>,
+) {
+    if K::JOINS_PANELS {
+        let words = Panels::<K>::panel_words(weights.inner);
+        let words = &weights.words[panels.start * words..panels.end * words];
+        return K::multiply_panels(rows, height, words, panels.len(), out);
+    }
+    let layout = [K::lanes(), out.row_stride];
     let sweep = K::sweep_depth(height, weights.inner).max(1);
     for first in (0..weights.inner.max(1)).step_by(sweep) {
-        let adds = into == Update::Add || first > 0;
-        for column in (range.start + joined * lanes..range.end).step_by(lanes) {
+        let adds = out.adds || first > 0;
+        for panel in panels.clone() {
             let piece = PanelPiece {
                 first,
-                words: weights.piece(column / lanes, first, sweep),
-                next: match column + lanes < range.end {
-                    true => weights.piece(column / lanes + 1, first, sweep),
-                    false => weights.piece(range.start / lanes, first + sweep, sweep),
+                words: weights.piece(panel, first, sweep),
+                next: match panel + 1 < panels.end {
+                    true => weights.piece(panel + 1, first, sweep),
+                    false => weights.piece(panels.start, first + sweep, sweep),
                 },
             };
-            let start = column - range.start;
-            let wide = lanes.min(range.end - column);
-            if wide == lanes {
-                K::multiply(rows, height, piece, TileOutput::new(&mut destination[start..], [lanes, width], adds));
-                continue;
-            }
-            // The last panel is wider than the remaining columns, so multiply into a temporary tile.
-            let mut tile = vec![0.0; height * lanes];
-            for (row, tile) in destination.chunks_exact(width).zip(tile.chunks_exact_mut(lanes)) {
-                tile[..wide].copy_from_slice(&row[start..start + wide]);
-            }
-            K::multiply(rows, height, piece, TileOutput::new(&mut tile, [lanes; 2], adds));
-            for (row, tile) in destination.chunks_exact_mut(width).zip(tile.chunks_exact(lanes)) {
-                row[start..start + wide].copy_from_slice(&tile[..wide]);
-            }
+            K::multiply(rows, height, piece, TileOutput::new(out.at(0, panel - panels.start), layout, adds));
         }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct GroupProduct<'a> {
     pub(super) panels: &'a PairPanels<'a>,
     /// Output of all rows and panels.
     pub(super) out: Output,
+    /// Whether each panel of the output is contiguous and has the padding rows of the left operand.
+    pub(super) has_padding_rows: bool,
     pub(super) group: Range<usize>,
     pub(super) lines: Range<usize>,
     /// Whether to add to the output. Otherwise, the sums start at zero.
@@ -52,7 +54,8 @@ impl GroupProduct<'_> {
     /// # Safety
     /// See [`Self::multiply`].
     unsafe fn multiply_in_one_pass(&self) {
-        let mut buffer = SumBuffer::new(1, BLOCK_ROWS);
+        let mut buffer = SumBuffer::new(BLOCK_ROWS, 1);
+        let buffer = buffer.location();
         for panel in 0..self.panels.count {
             let pass = PanelPass {
                 right: self.words_at(panel, self.lines.start),
@@ -63,24 +66,23 @@ impl GroupProduct<'_> {
                 let height = self.group.end - row;
                 // SAFETY: the caller guarantees that AMX is usable and that the rows and lines lie inside the operands.
                 unsafe {
-                    let out = self.output_at(row, panel);
+                    let out = self.out.skip(row, panel);
                     if height >= self.tiles.rows() {
-                        self.multiply_block(&pass, row, out, self.continues, out.0);
+                        self.multiply_block(&pass, row, out, self.continues, out.at(0, 0));
                         continue;
                     }
                     if self.continues {
-                        buffer.load(out, 0..1, 0..height);
+                        buffer.copy_from(out, height, 1);
                     }
-                    let sums = (buffer.at(0, 0), LANES);
-                    self.multiply_block(&pass, row, sums, self.continues, sums.0);
-                    buffer.store(out, 0..1, 0..height);
+                    self.multiply_block(&pass, row, buffer, self.continues, buffer.at(0, 0));
+                    out.copy_from(buffer, height, 1);
                 }
             }
         }
     }
 
     /// Computes the product in several passes along the inner dimension for each group of panels. Between passes, sums
-    /// stay in a buffer.
+    /// stay in the output if its panels are contiguous, and in a buffer otherwise.
     ///
     /// # Safety
     /// See [`Self::multiply`].
@@ -89,14 +91,15 @@ impl GroupProduct<'_> {
         let height = self.group.len();
         let max_panels = (MAX_GROUP_SUMS / (height * LANES)).max(1);
         let group_panels = self.panels.count.div_ceil(self.panels.count.div_ceil(max_panels));
-        let mut buffer = SumBuffer::new(group_panels, height);
+        let mut buffer = if self.has_padding_rows { None } else { Some(SumBuffer::new(height, group_panels)) };
         for first in (0..self.panels.count).step_by(group_panels) {
             let end = self.panels.count.min(first + group_panels);
-            // SAFETY: the caller guarantees that the rows and panels lie inside the operands.
-            let out = unsafe { self.output_at(self.group.start, first) };
-            if self.continues {
-                // SAFETY: as above, and the buffer has room for the sums of these panels and rows.
-                unsafe { buffer.load(out, 0..end - first, 0..height) };
+            let out = self.out.skip(self.group.start, first);
+            let sums = buffer.as_mut().map_or(out, SumBuffer::location);
+            if self.continues && buffer.is_some() {
+                // SAFETY: the caller guarantees that the rows and panels lie inside the output. The buffer has room for
+                // their sums.
+                unsafe { sums.copy_from(out, height, end - first) };
             }
             for lines in split_range(&self.lines, PASS_WORDS / step * step) {
                 let continues = self.continues || lines.start > self.lines.start;
@@ -107,15 +110,20 @@ impl GroupProduct<'_> {
                     };
                     let pass = PanelPass { right: self.words_at(panel, lines.start), next, lines: lines.clone() };
                     for row in (0..height).step_by(BLOCK_ROWS) {
-                        let sums = (buffer.at(panel - first, row), LANES);
-                        let next_sums = buffer.at(panel - first, row + BLOCK_ROWS);
-                        // SAFETY: as above.
+                        let next_sums = match row + BLOCK_ROWS < height {
+                            true => sums.at(row + BLOCK_ROWS, panel - first),
+                            false => sums.at(0, panel + 1 - first),
+                        };
+                        let sums = sums.skip(row, panel - first);
+                        // SAFETY: as above. The padding rows of the last block lie inside the sums.
                         unsafe { self.multiply_block(&pass, self.group.start + row, sums, continues, next_sums) };
                     }
                 }
             }
-            // SAFETY: as above, and the passes wrote all sums.
-            unsafe { buffer.store(out, 0..end - first, 0..height) };
+            if buffer.is_some() {
+                // SAFETY: as above, and the passes wrote all sums.
+                unsafe { out.copy_from(sums, height, end - first) };
+            }
         }
     }
 
@@ -128,7 +136,7 @@ impl GroupProduct<'_> {
         &self,
         pass: &PanelPass,
         row: usize,
-        (sums, stride): Output,
+        sums: Output,
         continues: bool,
         next_sums: *const f32,
     ) {
@@ -147,8 +155,8 @@ impl GroupProduct<'_> {
                 left,
                 right: pass.right,
                 steps,
-                sums,
-                stride,
+                sums: sums.at(0, 0),
+                stride: sums.row_stride,
                 continues,
                 ahead,
                 next_sums,
@@ -159,16 +167,6 @@ impl GroupProduct<'_> {
     /// Returns a pointer to a line of a panel.
     fn words_at(&self, panel: usize, line: usize) -> *const u32 {
         self.panels.words.as_ptr().wrapping_add(panel * self.panels.stride + line * LANES)
-    }
-
-    /// Returns the output of one panel, from the given row on.
-    ///
-    /// # Safety
-    /// The row and the panel must lie inside the output.
-    unsafe fn output_at(&self, row: usize, panel: usize) -> Output {
-        let (out, stride) = self.out;
-        // SAFETY: the caller guarantees that the location lies inside the output.
-        (unsafe { out.add(row * stride + panel * LANES) }, stride)
     }
 }
 

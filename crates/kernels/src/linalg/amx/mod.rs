@@ -21,9 +21,11 @@ mod tile;
 pub use status::{AmxStatus, status};
 
 use super::pairs::{PairPanels, RowWords};
-use super::panels::LANES;
+use super::panels::{LANES, PanelsOutput};
 #[cfg(target_arch = "x86_64")]
 use group::GroupProduct;
+#[cfg(target_arch = "x86_64")]
+use sums::Output;
 
 const TILE_ROWS: usize = 16;
 /// Number of pairs in a row of a left tile register, and number of rows of a right tile register.
@@ -35,6 +37,12 @@ pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
 /// multiplied together with the others. A single block is not padded.
 pub(super) const fn padded_rows(rows: usize) -> usize {
     if rows > BLOCK_ROWS { rows.next_multiple_of(BLOCK_ROWS) } else { rows }
+}
+
+/// Returns the distance between consecutive panels of sums, including padding rows. It is an odd number of rows, so that
+/// the panels of a row use different cache sets.
+pub(super) const fn panel_stride(rows: usize, lanes: usize) -> usize {
+    (padded_rows(rows) | 1) * lanes
 }
 
 /// Number of bf16 parts whose sum represents an f32 number.
@@ -76,26 +84,19 @@ impl Parts {
     }
 }
 
-/// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds` is set. Without AMX, a slow scalar model
+/// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `out.adds` is set. Without AMX, a slow scalar model
 /// computes bitwise equal results.
 ///
 /// # Shapes
-/// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
-/// `stride`.
+/// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs.
 ///
 /// # Panics
 /// Panics if a slice is too short for its shape, or if `lines` is not padded as `parts` requires.
-pub(super) fn multiply(
-    rows: &RowWords<'_>,
-    panels: &PairPanels<'_>,
-    (out, stride): (&mut [f32], usize),
-    adds: bool,
-    parts: Parts,
-) {
+pub(super) fn multiply(rows: &RowWords<'_>, panels: &PairPanels<'_>, out: PanelsOutput<'_>, parts: Parts) {
     if rows.count == 0 || panels.count == 0 {
         return;
     }
-    assert_shapes(rows, panels, (out.len(), stride));
+    assert_shapes(rows, panels, &out);
     assert!(
         parts == Parts::One || panels.lines.is_multiple_of(TILE_PAIRS * parts.count()),
         "panel lines are not padded to full steps"
@@ -103,17 +104,17 @@ pub(super) fn multiply(
     #[cfg(target_arch = "x86_64")]
     if status() == AmxStatus::Ready {
         // SAFETY: the shapes were checked above, and AMX is usable.
-        unsafe { multiply_on_tiles(rows, panels, (out, stride), adds, parts) };
+        unsafe { multiply_on_tiles(rows, panels, out, parts) };
         return;
     }
-    model::multiply(rows, panels, (out, stride), adds, parts);
+    model::multiply(rows, panels, out, parts);
 }
 
-fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride): (usize, usize)) {
-    let columns = panels.count * LANES;
+fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, out: &PanelsOutput<'_>) {
+    let end = (rows.count - 1) * out.row_stride + (panels.count - 1) * out.panel_stride + LANES;
     assert!(panels.lines <= rows.row_words && (rows.count - 1) * rows.row_words + panels.lines <= rows.words.len());
     assert!((panels.count - 1) * panels.stride + panels.lines * LANES <= panels.words.len());
-    assert!(columns <= stride && (rows.count - 1) * stride + columns <= length);
+    assert!(LANES <= out.row_stride && LANES <= out.panel_stride && end <= out.numbers.len());
 }
 
 /// Computes [`multiply`] on tile registers. Steps of 16 pairs are summed in order, with any shorter step last.
@@ -122,18 +123,16 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
 /// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be
 /// those of [`multiply`], with at least one row and panel.
 #[cfg(target_arch = "x86_64")]
-unsafe fn multiply_on_tiles(
-    rows: &RowWords<'_>,
-    panels: &PairPanels<'_>,
-    (out, stride): (&mut [f32], usize),
-    adds: bool,
-    parts: Parts,
-) {
-    if panels.lines == 0 && !adds {
-        out.chunks_mut(stride).take(rows.count).for_each(|row| row[..panels.count * LANES].fill(0.0));
+unsafe fn multiply_on_tiles(rows: &RowWords<'_>, panels: &PairPanels<'_>, mut out: PanelsOutput<'_>, parts: Parts) {
+    if panels.lines == 0 && !out.adds {
+        for row in 0..rows.count {
+            (0..panels.count).for_each(|panel| out.at(row, panel)[..LANES].fill(0.0));
+        }
         return;
     }
-    let out = (out.as_mut_ptr(), stride);
+    let has_padding_rows = out.is_panel_major(padded_rows(rows.count), panels.count);
+    let adds = out.adds;
+    let out = Output::from(out);
     let step = TILE_PAIRS * parts.count();
     let full_lines = panels.lines / step * step;
     // Without padding, the rows of a partial block are multiplied separately.
@@ -151,7 +150,8 @@ unsafe fn multiply_on_tiles(
             unsafe {
                 tile::with_tiles(shape, |tiles| {
                     let continues = adds || lines.start > 0;
-                    GroupProduct { tiles, rows, panels, out, group, lines: lines.clone(), continues }.multiply();
+                    let lines = lines.clone();
+                    GroupProduct { tiles, rows, panels, out, has_padding_rows, group, lines, continues }.multiply();
                 });
             }
         }
@@ -244,12 +244,14 @@ mod tests {
                 let start: Vec<f32> = (0..rows * stride).map(|i| ((i % 23) as f32 - 11.0) * scale).collect();
                 let mut expected = start.clone();
                 let unpadded = RowWords { words: &left[..rows * row_words], row_words, count: rows };
-                model::multiply(&unpadded, &panels, (&mut expected, stride), adds, parts);
+                model::multiply(&unpadded, &panels, PanelsOutput::row_major(&mut expected, stride, adds), parts);
                 // Padding rows must not change the result.
                 for rows in [unpadded, RowWords { words: &left, row_words, count: rows }] {
                     let mut ours = start.clone();
                     // SAFETY: tile registers are available or emulated, and the slices have these shapes.
-                    unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), adds, parts) };
+                    unsafe {
+                        multiply_on_tiles(&rows, &panels, PanelsOutput::row_major(&mut ours, stride, adds), parts);
+                    };
                     let padding = rows.words.len() - rows.count * row_words;
                     let shape = [rows.count, lines, count];
                     let case = format!("{shape:?}, {parts:?}, {padding} padding words, adds {adds}, {numbers:?}");
@@ -272,12 +274,25 @@ mod tests {
         let panels = PairPanels::consecutive(&right, lines, count);
         let rows = RowWords { words: &left, row_words: lines, count: rows };
         let stride = count * LANES;
-        let mut expected = vec![0.0; rows.count * stride];
-        model::multiply(&rows, &panels, (&mut expected, stride), false, Parts::One);
-        let mut ours = expected.iter().map(|_| f32::NAN).collect::<Vec<_>>();
-        // SAFETY: tile registers are available or emulated, and the slices have these shapes.
-        unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, stride), false, Parts::One) };
-        assert_same(&ours, &expected, "130 panels");
+        let panel_stride = (padded_rows(rows.count) + 1) * LANES;
+        for adds in [false, true] {
+            let mut expected = vec![0.25; rows.count * stride];
+            model::multiply(&rows, &panels, PanelsOutput::row_major(&mut expected, stride, adds), Parts::One);
+            let mut ours = vec![0.25; rows.count * stride];
+            let out = PanelsOutput::row_major(&mut ours, stride, adds);
+            // SAFETY: tile registers are available or emulated, and the slices have these shapes.
+            unsafe { multiply_on_tiles(&rows, &panels, out, Parts::One) };
+            assert_same(&ours, &expected, "130 panels, stored by row");
+            let mut ours = vec![0.25; count * panel_stride];
+            let out = PanelsOutput { numbers: &mut ours, row_stride: LANES, panel_stride, adds };
+            // SAFETY: as above.
+            unsafe { multiply_on_tiles(&rows, &panels, out, Parts::One) };
+            for (row, expected) in expected.chunks_exact(stride).enumerate() {
+                for (panel, expected) in ours.chunks_exact(panel_stride).zip(expected.chunks_exact(LANES)) {
+                    assert_same(&panel[row * LANES..][..LANES], expected, "130 panels, stored by panel");
+                }
+            }
+        }
     }
 
     #[test]

@@ -7,22 +7,17 @@
 
 use super::{Parts, TILE_PAIRS};
 use crate::linalg::pairs::{PairPanels, RowWords, unpack_bf16_pair};
-use crate::linalg::panels::LANES;
+use crate::linalg::panels::{LANES, PanelsOutput};
 
 /// Computes [`super::multiply`] on any processor.
-pub(super) fn multiply(
-    rows: &RowWords<'_>,
-    panels: &PairPanels<'_>,
-    (out, stride): (&mut [f32], usize),
-    adds: bool,
-    parts: Parts,
-) {
+pub(super) fn multiply(rows: &RowWords<'_>, panels: &PairPanels<'_>, out: PanelsOutput<'_>, parts: Parts) {
+    let PanelsOutput { numbers, row_stride, panel_stride, adds } = out;
     let step = TILE_PAIRS * parts.count();
     for index in 0..rows.count {
         let row = &rows.words[index * rows.row_words..][..panels.lines];
         for panel in 0..panels.count {
             let panel_words = &panels.words[panel * panels.stride..][..panels.lines * LANES];
-            let sums = &mut out[index * stride + panel * LANES..][..LANES];
+            let sums = &mut numbers[index * row_stride + panel * panel_stride..][..LANES];
             if !adds {
                 sums.fill(0.0);
             }

@@ -2,7 +2,7 @@
 
 use super::{Parts, model, multiply_on_tiles};
 use crate::linalg::pairs::{PairPanels, RowWords};
-use crate::linalg::panels::LANES;
+use crate::linalg::panels::{LANES, PanelsOutput};
 
 /// Shape of the test product: two left tiles of different heights, with full and partial steps of 16 pairs.
 const ROWS: usize = 19;
@@ -20,8 +20,8 @@ pub(super) unsafe fn matches_documented_arithmetic() -> bool {
     let mut ours = vec![0.0; ROWS * LANES];
     let mut expected = ours.clone();
     // SAFETY: the caller guarantees that AMX is usable, and the slices have these shapes.
-    unsafe { multiply_on_tiles(&rows, &panels, (&mut ours, LANES), false, Parts::One) };
-    model::multiply(&rows, &panels, (&mut expected, LANES), false, Parts::One);
+    unsafe { multiply_on_tiles(&rows, &panels, PanelsOutput::row_major(&mut ours, LANES, false), Parts::One) };
+    model::multiply(&rows, &panels, PanelsOutput::row_major(&mut expected, LANES, false), Parts::One);
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 

@@ -1,58 +1,64 @@
-//! Buffer for sums of a group of panels.
+//! Sums of a product in memory.
 
-use std::ops::Range;
 use std::ptr;
 
-use super::BLOCK_ROWS;
-use crate::linalg::panels::LANES;
+use super::panel_stride;
+use crate::linalg::panels::{LANES, PanelsOutput};
 
-/// Sums `[panels, rows, 32]`, with the rows padded to full blocks. Rows of the output can be far apart and then compete
-/// for the same cache sets, so sums are collected here and copied at the end.
+/// Location of the sums of a product. See [`PanelsOutput`].
+#[derive(Clone, Copy)]
+pub(super) struct Output {
+    start: *mut f32,
+    pub(super) row_stride: usize,
+    panel_stride: usize,
+}
+
+impl From<PanelsOutput<'_>> for Output {
+    fn from(out: PanelsOutput<'_>) -> Self {
+        Self { start: out.numbers.as_mut_ptr(), row_stride: out.row_stride, panel_stride: out.panel_stride }
+    }
+}
+
+impl Output {
+    /// Returns a pointer to the 32 sums of a row and a panel.
+    pub(super) fn at(self, row: usize, panel: usize) -> *mut f32 {
+        self.start.wrapping_add(row * self.row_stride + panel * self.panel_stride)
+    }
+
+    /// Returns the location of the sums from the given row and panel on.
+    pub(super) fn skip(self, row: usize, panel: usize) -> Self {
+        Self { start: self.at(row, panel), ..self }
+    }
+
+    /// Copies the sums of the first rows and panels from another location.
+    ///
+    /// # Safety
+    /// Both locations must be valid for these rows and panels and must not overlap.
+    pub(super) unsafe fn copy_from(self, source: Self, rows: usize, panels: usize) {
+        for row in 0..rows {
+            for panel in 0..panels {
+                // SAFETY: the caller guarantees that both locations have 32 elements.
+                unsafe { ptr::copy_nonoverlapping(source.at(row, panel), self.at(row, panel), LANES) };
+            }
+        }
+    }
+}
+
+/// Buffer `[panels, rows, 32]` for sums, with the rows padded to full blocks. Rows of the output can be far apart and
+/// then compete for the same cache sets, so sums are collected here and copied at the end.
 pub(super) struct SumBuffer {
     /// Storage with uninitialized elements, accessed through its capacity.
     numbers: Vec<f32>,
-    /// Number of rows including padding.
-    height: usize,
+    panel_stride: usize,
 }
 
-/// Destination of a product: pointer to the first row, and row stride.
-pub(super) type Output = (*mut f32, usize);
-
 impl SumBuffer {
-    pub(super) fn new(panels: usize, rows: usize) -> Self {
-        let height = rows.next_multiple_of(BLOCK_ROWS);
-        Self { numbers: Vec::with_capacity(panels * height * LANES), height }
+    pub(super) fn new(rows: usize, panels: usize) -> Self {
+        let panel_stride = panel_stride(rows, LANES);
+        Self { numbers: Vec::with_capacity(panels * panel_stride), panel_stride }
     }
 
-    /// Returns a pointer to the sums of one panel, from the given row on.
-    pub(super) fn at(&mut self, panel: usize, row: usize) -> *mut f32 {
-        self.numbers.as_mut_ptr().wrapping_add((panel * self.height + row) * LANES)
-    }
-
-    /// Copies sums of the given rows from `out`, whose first column is that of the buffer's first panel. Rows are
-    /// numbered as in the buffer.
-    ///
-    /// # Safety
-    /// The buffer must have room for the panels and rows, and `out` must contain their rows and columns.
-    pub(super) unsafe fn load(&mut self, (out, stride): Output, panels: Range<usize>, rows: Range<usize>) {
-        for row in rows {
-            for panel in panels.clone() {
-                // SAFETY: the caller guarantees that both locations have 32 elements.
-                unsafe { ptr::copy_nonoverlapping(out.add(row * stride + panel * LANES), self.at(panel, row), LANES) };
-            }
-        }
-    }
-
-    /// Copies sums of the given rows to `out`. See [`Self::load`].
-    ///
-    /// # Safety
-    /// As for [`Self::load`]. The sums must be initialized.
-    pub(super) unsafe fn store(&mut self, (out, stride): Output, panels: Range<usize>, rows: Range<usize>) {
-        for row in rows {
-            for panel in panels.clone() {
-                // SAFETY: the caller guarantees that both locations have 32 elements.
-                unsafe { ptr::copy_nonoverlapping(self.at(panel, row), out.add(row * stride + panel * LANES), LANES) };
-            }
-        }
+    pub(super) fn location(&mut self) -> Output {
+        Output { start: self.numbers.as_mut_ptr(), row_stride: LANES, panel_stride: self.panel_stride }
     }
 }
