@@ -6,11 +6,10 @@
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ghostlab::grid::{Cell, Grid};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
@@ -33,7 +32,7 @@ fn main() {
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let started = Instant::now();
-        let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+        let outcome = exec::run(&grid, RunEnv::new(&store)).unwrap();
         assert_eq!(outcome.failed_count(), 0);
         started.elapsed().as_secs_f64()
     };

@@ -7,12 +7,11 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::pipeline::exec::{Preflight, RunSettings, TargetMachine, preflight};
+use ghostlab::pipeline::exec::{Preflight, RunEnv, TargetMachine, preflight};
 use ghostlab::pipeline::plan::{Plan, Reason, StoredKeyIndex};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{Key, Lookup, Store};
@@ -55,11 +54,9 @@ fn measure_planning() {
         let started = Instant::now();
         let grid = Grid::load(&path_in("grid.yaml", folder.path()), None, &[]).unwrap();
         let read = started.elapsed().as_secs_f64();
-        let settings = RunSettings::default();
-        let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
-        let stop = AtomicBool::new(false);
-        let Preflight { state, estimate } =
-            preflight(&plan, &settings, TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
+        let env = RunEnv::new(&store);
+        let plan = Plan::new(&grid, &store, env.settings.engine, env.settings.batch_tokens).unwrap();
+        let Preflight { state, estimate } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ()).unwrap();
         let stored_keys = StoredKeyIndex::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| stored_keys.explain(key, &state)).collect();
