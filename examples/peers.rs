@@ -13,7 +13,6 @@
 use std::io::{BufRead, stdin};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ghostlab::corpus::{Start, Windows};
@@ -24,7 +23,7 @@ use ghostlab::generate::{self, Detokenizer, Prompt, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
 use ghostlab::model::{Batch, Config, Decoder, Engine, EngineChoice, EngineName, EngineRequest, Program, Trie};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use safetensors::SafeTensors;
@@ -234,7 +233,7 @@ fn run_grid(grid: &Path) -> Result<()> {
         let started = Instant::now();
         let run = |cells: &[Cell]| {
             let some = Grid { cells: cells.to_vec(), ..grid.clone() };
-            let outcome = exec::run(&some, RunSettings::default(), &store, &(), &AtomicBool::new(false))?;
+            let outcome = exec::run(&some, RunEnv::new(&store))?;
             if outcome.failed_count() > 0 { Err(Error::job("a cell failed")) } else { Ok(()) }
         };
         match how {

@@ -103,7 +103,7 @@ fn log_likelihoods_match_the_harness() {
 #[test]
 fn grid_accuracies_match_the_harness_exactly() {
     use ghostlab::grid::Grid;
-    use ghostlab::pipeline::exec::{self, RunSettings};
+    use ghostlab::pipeline::exec::{self, RunEnv};
     use ghostlab::pipeline::stage;
     use ghostlab_store::Store;
     let Some(folder) = shared("oracles/lm_eval") else { return };
@@ -123,8 +123,7 @@ fn grid_accuracies_match_the_harness_exactly() {
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("store"), stage::STORE_WORDS).unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();
+    let outcome = exec::run(&grid, RunEnv::new(&store)).unwrap();
     assert_eq!(outcome.failed_count(), 0);
     let files = harness_files(&grid, &outcome.cells[0], "cell").unwrap();
     for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {

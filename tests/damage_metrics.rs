@@ -3,14 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, json, shared, stored_numbers};
 use ghostlab::grid::Grid;
 use ghostlab::metric::{Metric, MetricSource, Unit};
 use ghostlab::model::{EngineName, EngineRequest};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab::results::{ResultRow, collect};
 use ghostlab::tasks::{Flip, Task};
@@ -138,7 +137,7 @@ impl Setting {
         };
         let settings = RunSettings { engine: request, ..RunSettings::default() };
         let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
-        let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
+        let outcome = exec::run(&grid, RunEnv { settings, ..RunEnv::new(&store) }).unwrap();
         let results = collect(&grid, &outcome, &[]);
         let mut names: Vec<&str> = results.cells.iter().map(|cell| cell.cell.name.as_str()).collect();
         names.sort_unstable();

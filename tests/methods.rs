@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::common;
 use crate::common::world::{World, read_csv, read_rows};
 use ghostlab::grid::{Cell, Grid};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{InventoryItem, Store};
 use serde_json::Value;
@@ -362,6 +362,6 @@ fn run_perplexities(grid: &Grid, cells: &[Cell], settings: RunSettings) -> Vec<f
     let folder = TempDir::new().unwrap();
     let store = ghostlab_store::Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
-    let outcome = exec::run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
+    let outcome = exec::run(&grid, RunEnv { settings, ..RunEnv::new(&store) }).unwrap();
     outcome.cells.iter().map(|result| result.texts[0].sample.as_ref().unwrap().perplexity()).collect()
 }

@@ -5,7 +5,6 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, json, numbers, python, shared, smollm2_path};
@@ -15,7 +14,7 @@ use flate2::write::GzEncoder;
 use ghostlab::corpus::{Tokenizer, WindowRule, calibration_windows, evaluation_windows, read_rows};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv, RunSettings};
 use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
@@ -79,7 +78,7 @@ fn assert_equals_reference(settings: RunSettings, recoveries: &[&str]) {
     let grid = Grid::load(&grid, None, &overrides).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
-    let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
+    let outcome = exec::run(&grid, RunEnv { settings, ..RunEnv::new(&store) }).unwrap();
     // The dense cell, and one for each depth and recovery.
     assert_eq!(outcome.cells.len(), 1 + 2 * recoveries.len());
     let engine_name = settings.engine.engine.map_or("cpu", EngineName::name);

@@ -11,14 +11,13 @@
 )]
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, json, numbers, python, shared, smollm2_path};
 use crate::llama_cpp;
 use ghostlab::corpus::{Tokenizer, WindowRule, evaluation_windows, read_rows};
 use ghostlab::grid::Grid;
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab::starter::{SplitText, Starter};
 use ghostlab::tasks::{DocumentLimit, Task};
@@ -86,7 +85,7 @@ fn scores_match_those_of_transformers() {
     let folder = tempfile::tempdir().unwrap();
     let grid = Grid::from_text(&dense_grid(&model, &real), &folder.path().join("grid.yaml")).unwrap();
     let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
-    let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+    let outcome = exec::run(&grid, RunEnv::new(&store)).unwrap();
     let cell = outcome.cells[0].ok().unwrap();
 
     let requests: Vec<Vec<(String, String)>> = TASKS.iter().map(|file| build_requests(&real, file)).collect();

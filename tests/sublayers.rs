@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, fixture, json, numbers, shared};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Cut, Sublayer};
-use ghostlab::pipeline::exec::{self, GridOutcome, RunSettings};
+use ghostlab::pipeline::exec::{self, GridOutcome, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -46,7 +45,7 @@ fn run_grid(axes: &str, folder: &Path) -> GridOutcome {
     let text = tiny_grid(&format!("{axes}evaluate: {{perplexity: [{{corpus: test, length: 256}}]}}\n"));
     let grid = Grid::from_text(&text, &folder.join("grid.yaml")).unwrap();
     let store = Store::open(&folder.join("store"), stage::STORE_WORDS).unwrap();
-    exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap()
+    exec::run(&grid, RunEnv::new(&store)).unwrap()
 }
 
 #[test]

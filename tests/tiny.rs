@@ -3,14 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
 
 use crate::common::{fixture, flat, json, tensors};
 use candle_core::DType;
 use ghostlab::artifact::claims::{self, ArtifactNumbers, Artifacts};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Step, Sublayer};
-use ghostlab::pipeline::exec::{self, CellResult, Event, GridOutcome, Reporter, RunSettings};
+use ghostlab::pipeline::exec::{self, CellResult, Event, GridOutcome, Reporter, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab::results::collect;
 use ghostlab_store::Store;
@@ -51,7 +50,7 @@ fn run_table2() -> &'static GridOutcome {
     OUTCOME.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
-        exec::run(&load_grid(), RunSettings::default(), &store, &SilentReporter, &AtomicBool::new(false)).unwrap()
+        exec::run(&load_grid(), RunEnv { reporter: &SilentReporter, ..RunEnv::new(&store) }).unwrap()
     })
 }
 

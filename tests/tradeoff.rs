@@ -2,13 +2,11 @@
 //! (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::sync::atomic::AtomicBool;
-
 use crate::common::{assert_close, checkout, json, shared};
 use ghostlab::artifact::Artifact;
 use ghostlab::criterion::DepthUnit::{Attention, Layers, Mlp, Sublayers};
 use ghostlab::criterion::{Depth, DepthUnit};
-use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::exec::{self, RunEnv};
 use ghostlab::pipeline::stage;
 use ghostlab::results::number_record::Record;
 use ghostlab::results::{StoredResults, collect};
@@ -121,7 +119,7 @@ fn recomputed_sublayer_table_matches_the_reference() {
     });
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
-    let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
+    let outcome = exec::run(&grid, RunEnv::new(&store)).unwrap();
     let named = artifact.description.table.as_ref().unwrap().named_options.clone();
     let results = collect(&grid, &outcome, &named);
     let records: Vec<Record> = results.numbers().map(|number| number.record.clone()).collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::common::world::{World, read_csv};
 use ghostlab::error::ErrorKind;
 use ghostlab::grid::Grid;
-use ghostlab::pipeline::exec::{Event, Reporter, RunSettings, run};
+use ghostlab::pipeline::exec::{Event, Reporter, RunEnv, run};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -107,7 +107,8 @@ fn trials_report_progress_and_stop_between_windows() {
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
         let reporter = Stopper { label: " trial", tokens: 128, ..Stopper::default() };
-        let error = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop).unwrap_err();
+        let error =
+            run(&grid, RunEnv { reporter: &reporter, stop: &reporter.stop, ..RunEnv::new(&store) }).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
         let (label, tokens) = reporter.advanced.lock().unwrap().clone();
         assert!(label.starts_with(name) && label.ends_with(count), "{label}");
@@ -128,7 +129,7 @@ fn interrupted_iterative_selection_resumes() {
     // The text has 512 tokens. Of five passes, the first selects a layer and the second repairs the model.
     let select = |tokens| {
         let reporter = Stopper { label: ": remove ", tokens, ..Stopper::default() };
-        let ended = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop);
+        let ended = run(&grid, RunEnv { reporter: &reporter, stop: &reporter.stop, ..RunEnv::new(&store) });
         let selecting = reporter.advanced.lock().unwrap().1.iter().sum::<usize>();
         (ended.map(drop), selecting)
     };

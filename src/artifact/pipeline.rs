@@ -20,7 +20,7 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
-use crate::pipeline::exec::{GridOutcome, RunSettings, Runner};
+use crate::pipeline::exec::{GridOutcome, RunEnv, RunSettings, Runner};
 use crate::quantity::pluralize;
 use crate::results::number_record::Record;
 use crate::results::{
@@ -51,8 +51,8 @@ impl Executor for Runner<'_> {
     }
 
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        let settings = RunSettings { store_limit: None, retime: false, ..self.settings };
-        Runner { settings, ..*self }.run(grid, results)
+        let settings = RunSettings { store_limit: None, retime: false, ..self.env.settings };
+        Runner { env: RunEnv { settings, ..self.env }, ..*self }.run(grid, results)
     }
 }
 

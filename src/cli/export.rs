@@ -17,6 +17,7 @@ use crate::export::{self, ExportedModel, Exporter, WeightFormat};
 use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::model::{ComputeType, EngineRequest, FloatType};
+use crate::pipeline::exec::RunEnv;
 use crate::quantity::Gigabytes;
 
 /// Help text for `--dtype`, which has a different meaning in this command.
@@ -82,14 +83,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dtype = request.dtype.map(resolve_exported_type).transpose()?;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
-    let exporter = Exporter {
-        store: &store,
-        settings: arguments.limits.settings(computed),
-        weight_format: WeightFormat { dtype, shard_bytes: arguments.shard_size.bytes() },
-        reporter: &*progress::reporter(false),
-        stop: &stop,
-        evidence: None,
-    };
+    let settings = arguments.limits.settings(computed);
+    let env = RunEnv { store: &store, settings, reporter: &*progress::reporter(false), stop: &stop };
+    let weight_format = WeightFormat { dtype, shard_bytes: arguments.shard_size.bytes() };
+    let exporter = Exporter { env, weight_format, evidence: None };
     let mut folders = Vec::new();
     for (grid, cell, folder) in chosen {
         let (exported, notes) = match arguments.gguf {

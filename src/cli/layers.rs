@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
 use crate::grid::{AxisChoice, Cell, GridFile};
 use crate::model::Sublayer;
-use crate::pipeline::exec;
+use crate::pipeline::exec::{self, RunEnv};
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{CandidateScores, Plan, trial_scores};
 use crate::quantity::MAX;
@@ -110,7 +110,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.compute.settings();
-    let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
+    let env = RunEnv { store: &store, settings, reporter: &*progress::reporter(false), stop: &stop };
+    let outcome = exec::run(&grid, env)?;
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
     let ranked = arguments.build_answer(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {

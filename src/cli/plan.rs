@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
@@ -17,7 +16,7 @@ use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::Grid;
-use crate::pipeline::exec::{self, TargetMachine, WorkKind};
+use crate::pipeline::exec::{self, RunEnv, TargetMachine, WorkKind};
 use crate::pipeline::plan::{Plan, Reason, warnings};
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
@@ -56,8 +55,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         warnings(grid, &plan.inputs.hashes_by_path()).iter().for_each(|text| note!("warning: {text}"));
         // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
-        let stop = AtomicBool::new(false);
-        let preflight = exec::preflight(&plan, &settings, TargetMachine::Local, &store, &*reporter, &stop, &|_, _| ())?;
+        let env = RunEnv { settings, reporter: &*reporter, ..RunEnv::new(&store) };
+        let preflight = exec::preflight(&plan, &env, TargetMachine::Local, &|_, _| ())?;
         GridPlan::new(&plan, &preflight, &store, &settings)
     });
     let answer =

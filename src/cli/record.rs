@@ -15,7 +15,7 @@ use crate::archive::{self, METADATA, RecordArchive};
 use crate::error::{Error, Result};
 use crate::files::output::{Input, OutputFile};
 use crate::files::regular;
-use crate::pipeline::exec::RunSettings;
+use crate::pipeline::exec::RunEnv;
 use crate::pipeline::stage;
 use crate::quantity::pluralize;
 use crate::verify::{self, CheckResult, FolderCheck, RecomputeCost, ValueMismatch, Verification, VerifyRequest};
@@ -168,10 +168,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         fraction: arguments.share,
         seed: arguments.seed,
         roots: roots.collect(),
-        settings: RunSettings::default(),
-        store: &store,
-        reporter: &*reporter,
-        stop: &stop,
+        env: RunEnv { reporter: &*reporter, stop: &stop, ..RunEnv::new(&store) },
     };
     let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|part| part.estimate_work(&request)).collect::<Result<Vec<_>>>()?;

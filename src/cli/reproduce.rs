@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::latency::{self, MAX_RELATIVE_DEVIATION, TimeSpread};
-use crate::pipeline::exec::{RunSettings, Runner};
+use crate::pipeline::exec::{RunEnv, RunSettings, Runner};
 use crate::pipeline::plan::{Plan, warnings};
 use crate::quantity::pluralize;
 use crate::results::screen;
@@ -137,8 +137,8 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let Arguments { retime, record, record_noisy, .. } = *arguments;
     let settle = record && !record_noisy;
     let settings = RunSettings { retime, settle, ..arguments.limits.settings(arguments.engine.request()) };
-    let stored = arguments.stored;
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored, surveyed: &|_, _| () };
+    let env = RunEnv { store: &store, settings, reporter: &*reporter, stop: &stop };
+    let runner = Runner { env, stored: arguments.stored, surveyed: &|_, _| () };
     let (made, errors) = call.make_all(&chosen, &runner)?;
     let page = call.write_page(&chosen, &made, &store)?;
     if chosen.len() > 1 {
@@ -300,7 +300,7 @@ impl ReproduceRun<'_> {
         }
         if arguments.fetch {
             let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
-            fetch::fetch_missing(&needs, runner.store, arguments.events, runner.stop)?;
+            fetch::fetch_missing(&needs, runner.env.store, arguments.events, runner.env.stop)?;
         }
         if let Some(races) = &artifact.description.races {
             let grid = artifact.grid(arguments.profile.as_deref(), &arguments.overrides)?;
@@ -316,15 +316,15 @@ impl ReproduceRun<'_> {
         let clock = Instant::now();
         let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
         let RequestedWork { grid, gated, .. } = match &submission {
-            Some(submission) => RequestedWork::from_submission(submission, Some(artifact.clone()), runner.store)?,
+            Some(submission) => RequestedWork::from_submission(submission, Some(artifact.clone()), runner.env.store)?,
             None => {
                 let profile = arguments.profile.as_deref();
                 let overrides = &arguments.overrides;
-                RequestedWork::from_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+                RequestedWork::from_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.env.store)?
             }
         };
         let target = self.results_folder(artifact, &grid)?;
-        check_separate(target.path(), &directories::list_inputs(&grid, runner.store))?;
+        check_separate(target.path(), &directories::list_inputs(&grid, runner.env.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             check_not_newer(file, submission, &target, &grid)?;
         }
@@ -369,7 +369,7 @@ impl ReproduceRun<'_> {
         target: &ResultsFolder,
         runner: &Runner<'a>,
     ) -> Option<(UpToDateCheck<'a>, Vec<String>)> {
-        let (Runner { store, settings, .. }, Self { arguments, .. }) = (runner, self);
+        let (RunEnv { store, settings, .. }, Self { arguments, .. }) = (runner.env, self);
         let is_forced = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
         if is_forced || settings.retime || settings.store_limit.is_some() || matches!(gated, GateMode::Yes(Some(_))) {
             return None;
@@ -390,7 +390,7 @@ impl ReproduceRun<'_> {
 
 /// Returns whether a run will measure latencies, because some are missing or `--retime` is given.
 fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
-    let Runner { store, settings, .. } = runner;
+    let RunEnv { store, settings, .. } = runner.env;
     if grid.evaluate.latency.is_empty() || settings.retime {
         return !grid.evaluate.latency.is_empty();
     }

@@ -16,7 +16,7 @@ use crate::artifact::{self, ResultsFolder, TableShape};
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
-use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, Runner, SurveyHook};
+use crate::pipeline::exec::{CellResult, GridOutcome, RunEnv, RunSettings, Runner, SurveyHook};
 use crate::pipeline::plan::{Plan, StoreView, StoredKeyIndex};
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
@@ -100,8 +100,8 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let settings =
         RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.grid_args.engine.request()) };
     let surveyed: SurveyHook<'_> = &|plan, state| detail!("{}", format_missing(plan, state, &store));
-    let stored = arguments.stored;
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored, surveyed };
+    let env = RunEnv { store: &store, settings, reporter: &*reporter, stop: &stop };
+    let runner = Runner { env, stored: arguments.stored, surveyed };
     let outcome = runner.run(&grid, target.path())?;
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);

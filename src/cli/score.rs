@@ -22,7 +22,7 @@ use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, seal};
 use crate::grid::{AxisChoice, Grid, GridFile, HubSource, is_yaml};
 use crate::model::Config;
-use crate::pipeline::exec;
+use crate::pipeline::exec::{self, RunEnv};
 use crate::quantity::MAX;
 use crate::results::{ModelScore, ModelScores};
 use crate::tasks::{Bos, DocumentLimit};
@@ -138,11 +138,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.compute.settings();
-    let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
+    let env = RunEnv { store: &store, settings, reporter: &*progress::reporter(false), stop: &stop };
+    let outcome = exec::run(&grid, env)?;
     let scores = ModelScores::new(&grid, &outcome)?;
     let file = scores.lm_eval(&arguments.model)?;
     if let Some(folder) = &arguments.samples {
-        write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
+        write_samples(folder, &exec::harness_samples(&grid, &env, &outcome)?)?;
     }
     if let Some(output) = output {
         write_sealed(&output, file.clone())?;

@@ -19,7 +19,7 @@ use crate::error::{Error, Result, command_line};
 use crate::export::{self, Exporter, WeightFormat};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
-use crate::pipeline::exec::{self, DistinctNotes, GridOutcome, Runner};
+use crate::pipeline::exec::{self, DistinctNotes, GridOutcome, RunEnv, Runner};
 use crate::quantity::pluralize;
 use crate::results::{StoredResults, put};
 use crate::search::{SearchEnv, SearchOutcome, measured_latency, search, split_searches};
@@ -57,8 +57,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.compute.settings();
     let progress = progress::reporter(false);
     let reporter = DistinctNotes::new(&*progress);
-    let runner =
-        Runner { store: &store, settings, reporter: &reporter, stop: &stop, stored: false, surveyed: &|_, _| () };
+    let run_env = RunEnv { store: &store, settings, reporter: &reporter, stop: &stop };
+    let runner = Runner { env: run_env, stored: false, surveyed: &|_, _| () };
     if let Some(folder) = &arguments.export {
         export::check_folder(folder)?;
     }
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     check_separate(target.path(), &directories::list_inputs(&grid, &store))?;
     target.precheck(&search_file_names(BASE_NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
-    let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, can_time: true };
+    let env = SearchEnv { run_env, run: &run, can_time: true };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
@@ -112,9 +112,9 @@ fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> 
         return load_grid_file(arguments);
     }
     if arguments.fetch {
-        fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
+        fetch::fetch_missing(&[arguments.search_args.needs()?], runner.env.store, false, runner.env.stop)?;
     }
-    arguments.search_args.build_grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
+    arguments.search_args.build_grid(runner.env.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
         let outcome =
             runner.run(dense, &directories::default_directory(arguments.results.as_ref(), "results", None))?;
         let cell = outcome.cells.first();
@@ -164,8 +164,7 @@ fn output_folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option
 fn export_winner(grid: &Grid, outcome: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let weight_format = WeightFormat { dtype: None, shard_bytes: 5_000_000_000 };
     let evidence = Some(outcome.markdown().replacen("## ", "### ", 1));
-    let Runner { store, settings, reporter, stop, .. } = *runner;
-    let exporter = Exporter { store, settings, weight_format, reporter, stop, evidence };
+    let exporter = Exporter { env: runner.env, weight_format, evidence };
     let winner = outcome.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner = winner.ok_or_else(|| Error::job("nothing to export: no candidate meets the budget when measured"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
@@ -233,8 +232,9 @@ pub(super) fn run_race(
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.path().display().to_string()));
     }
     target.output().check(&SearchResults::files(artifact))?;
-    let reporter = DistinctNotes::new(runner.reporter);
-    let runner = &Runner { reporter: &reporter, ..*runner };
+    let reporter = DistinctNotes::new(runner.env.reporter);
+    let run_env = RunEnv { reporter: &reporter, ..runner.env };
+    let runner = &Runner { env: run_env, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {
         let outcome = runner.run(grid, target.path())?;
         match outcome.cells.iter().find(|cell| runner.stored && cell.missing.is_some() && cell.failure.is_none()) {
@@ -244,14 +244,13 @@ pub(super) fn run_race(
                 .hint("run the command without --stored to complete it")),
         }
     };
-    let Runner { store, settings, reporter, stop, stored, .. } = *runner;
-    let env = SearchEnv { store, settings, reporter, stop, run: &run, can_time: !stored };
+    let env = SearchEnv { run_env, run: &run, can_time: !runner.stored };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let search_results = SearchResults::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
-    let dense = exec::read_stored(&dense, settings, store, &(), &|_, _| ())?;
+    let dense = exec::read_stored(&dense, &RunEnv { reporter: &(), ..run_env }, &|_, _| ())?;
     let PublishedFiles { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
     if !quiet {
         println!("{}\n\n{}", artifact.description.title, format_columns(&search_results.table(), &[]));

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
 
@@ -20,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
-use crate::pipeline::exec::{self, RunSettings, TargetMachine};
+use crate::pipeline::exec::{self, RunEnv, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::pipeline::stage::Cost;
 use crate::quantity::{Gigabytes, pluralize};
@@ -257,16 +256,15 @@ fn prepare_submission(
     dry_run: bool,
 ) -> Result<(Submission, SubmitAnswer, u64)> {
     let reporter = progress::reporter(false);
-    let stop = AtomicBool::new(false);
+    let env = RunEnv { settings, reporter: &*reporter, ..RunEnv::new(store) };
     let mut gate_plan: Option<Plan<'_>> = None;
     if let Some(gate) = work.gate() {
         let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
-        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop, &|_, _| ())?;
+        exec::preflight(&plan, &env, TargetMachine::Remote, &|_, _| ())?;
         gate_plan = Some(plan);
     }
     let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
-    let exec::Preflight { state, estimate } =
-        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop, &|_, _| ())?;
+    let exec::Preflight { state, estimate } = exec::preflight(&plan, &env, TargetMachine::Remote, &|_, _| ())?;
     let memory_limit = settings.memory.unwrap_or(u64::MAX);
     let device_bytes = plan.backbones.iter().map(|backbone| {
         backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, memory_limit)

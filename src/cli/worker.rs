@@ -16,10 +16,9 @@ use crate::artifact;
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
-use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, WorkerLimits, WorkerOutcome};
+use crate::pipeline::exec::{self, GridOutcome, Recorder, RunEnv, RunSettings, WorkerLimits, WorkerOutcome};
 use crate::quantity::{MAX_SECONDS, pluralize};
 use crate::search::{SearchEnv, search, split_searches};
-use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -43,21 +42,19 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Store, settings and limits of a worker.
+/// Environment and limits of a worker.
 struct WorkerContext<'a> {
-    store: &'a Store,
-    settings: RunSettings,
+    env: RunEnv<'a>,
     worker_limits: WorkerLimits,
-    reporter: &'a dyn Reporter,
-    signals: &'a stop::Signals,
     /// Whether the worker has to exit because its idle timeout expired.
     timed_out: Cell<bool>,
 }
 
 impl WorkerContext<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
-        let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
-        let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.signals.stop);
+        let recorder = Recorder::for_worker(grid, self.env.store, self.env.reporter)?;
+        let env = RunEnv { settings, reporter: &recorder, ..self.env };
+        let worked = exec::work(grid, env, self.worker_limits);
         worked.inspect_err(|error| recorder.record_failure(error))
     }
 
@@ -65,12 +62,12 @@ impl WorkerContext<'_> {
     /// artifact's gate and for search rounds. The store limit does not apply, because eviction could remove objects
     /// that later grids need.
     fn run_and_read(&self, grid: &Grid) -> Result<GridOutcome> {
-        let settings = RunSettings { store_limit: None, ..self.settings };
+        let settings = RunSettings { store_limit: None, ..self.env.settings };
         if self.work(settings, grid)? == WorkerOutcome::IdleTimeout {
             self.timed_out.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
-        exec::read_stored(grid, settings, self.store, &(), &|_, _| ())
+        exec::read_stored(grid, &RunEnv { settings, reporter: &(), ..self.env }, &|_, _| ())
     }
 }
 
@@ -119,14 +116,9 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let worker_limits =
         WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
-    let context = WorkerContext {
-        store: &store,
-        settings: arguments.limits.settings(arguments.grid_args.engine.request()),
-        worker_limits,
-        reporter: &reporter,
-        signals,
-        timed_out: Cell::new(false),
-    };
+    let settings = arguments.limits.settings(arguments.grid_args.engine.request());
+    let env = RunEnv { store: &store, settings, reporter: &reporter, stop: &signals.stop };
+    let context = WorkerContext { env, worker_limits, timed_out: Cell::new(false) };
     let main_grid = work
         .artifact
         .as_ref()
@@ -141,21 +133,13 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
     if main_grid.search.is_some() {
         return work_on_search(&context, &main_grid);
     }
-    context.work(context.settings, &main_grid)
+    context.work(settings, &main_grid)
 }
 
 /// Runs the jobs of each search round together with other workers. All workers read the same scores, so they agree on
 /// the next round.
 fn work_on_search(context: &WorkerContext<'_>, grid: &Grid) -> Result<WorkerOutcome> {
-    let WorkerContext { store, settings, reporter, signals, .. } = *context;
-    let env = SearchEnv {
-        store,
-        settings,
-        reporter,
-        stop: &signals.stop,
-        run: &|grid| context.run_and_read(grid),
-        can_time: false,
-    };
+    let env = SearchEnv { run_env: context.env, run: &|grid| context.run_and_read(grid), can_time: false };
     let mut cells = 0;
     for one in split_searches(grid) {
         match search(&one, &env) {

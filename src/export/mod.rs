@@ -38,18 +38,15 @@ use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
 use crate::model::{Config, DeployedModel, deploy, fold_scalar_factors};
 use crate::pipeline::env::inputs::Inputs;
-use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
+use crate::pipeline::exec::{self, CellResult, GridOutcome, RunEnv, stored_program};
 use crate::pipeline::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
-use ghostlab_store::{Store, fault};
+use ghostlab_store::fault;
 
-/// Store, settings and output options for exporting cells.
+/// Environment and output options for exporting cells.
 pub struct Exporter<'a> {
-    pub store: &'a Store,
-    pub settings: RunSettings,
+    pub env: RunEnv<'a>,
     pub weight_format: WeightFormat,
-    pub reporter: &'a dyn Reporter,
-    pub stop: &'a AtomicBool,
     /// Report on the search that selected the cell, in Markdown. `None` if the cell was not selected by a search.
     pub evidence: Option<String>,
 }
@@ -67,7 +64,7 @@ impl Exporter<'_> {
         self.with_cell(grid, cell, &mut |made| {
             let card = card::render_card(self, grid, &made, numbers.clone())?;
             made.inputs.read_unchanged(&[&made.backbone.folder], || {
-                export_folder::write_export(&output, &made, &card, &self.weight_format, self.stop)
+                export_folder::write_export(&output, &made, &card, &self.weight_format, self.env.stop)
             })
         })
     }
@@ -77,8 +74,8 @@ impl Exporter<'_> {
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(ComputedCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = build_single_cell_grid(grid, cell);
-        let Self { store, settings, reporter, stop, .. } = self;
-        let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
+        let RunEnv { store, settings, .. } = self.env;
+        let outcome = exec::run(&export_grid, self.env)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
         result.ok()?;
         let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
@@ -103,8 +100,9 @@ impl Exporter<'_> {
             return Ok(None);
         }
         keep_backbone(&mut scored, cell);
-        let plan = Plan::new(&scored, self.store, self.settings.engine, self.settings.batch_tokens)?;
-        let outcome = GridOutcome::read(&plan, self.store, &BTreeMap::new())?;
+        let RunEnv { store, settings, .. } = self.env;
+        let plan = Plan::new(&scored, store, settings.engine, settings.batch_tokens)?;
+        let outcome = GridOutcome::read(&plan, store, &BTreeMap::new())?;
         let complete = outcome.failed_count() + outcome.incomplete_count() == 0;
         let profile = grid.profile.as_deref().unwrap_or_default();
         Ok(complete.then(|| markdown(&long(&collect(&scored, &outcome, &[]), profile, Vec::new()))))
@@ -190,8 +188,9 @@ impl Exporter<'_> {
             inputs.read_unchanged(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
-                    layout
-                        .write_gguf(config, gguf_type, &text, path, &mut out, &mut |_| check_stop(self.stop, "file"))?;
+                    layout.write_gguf(config, gguf_type, &text, path, &mut out, &mut |_| {
+                        check_stop(self.env.stop, "file")
+                    })?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
             })?;

@@ -302,7 +302,7 @@ pub(super) fn solve_candidates(
             excluded.push(ExcludedCell::new(&cell, reason.clone()));
             continue;
         }
-        let program = deploy(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
+        let program = deploy(&stored_program(env.run_env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense_milliseconds) {
             Some(reason) => excluded.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),

@@ -2,24 +2,19 @@
 //! schedule of rounds.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 
 use super::Score;
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Draw, EvalTask, Evaluate, Grid, Latency, Perplexity, Search, TaskSettings};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
-use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, TargetMachine};
+use crate::pipeline::exec::{self, CellResult, GridOutcome, RunEnv, TargetMachine};
 use crate::pipeline::plan::{EvalTarget, Plan};
 use crate::significance::stratified::StratifiedMean;
-use ghostlab_store::Store;
 
-/// Store, settings and callbacks with which a search runs its grids.
+/// Environment and callbacks with which a search runs its grids.
 pub struct SearchEnv<'a> {
-    pub store: &'a Store,
-    pub settings: RunSettings,
-    pub reporter: &'a dyn Reporter,
-    pub stop: &'a AtomicBool,
+    pub run_env: RunEnv<'a>,
     /// Function that runs a grid to completion, possibly together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
     /// Whether this process may measure latencies. If not, latencies are only read from the store.
@@ -28,7 +23,8 @@ pub struct SearchEnv<'a> {
 
 impl SearchEnv<'_> {
     pub(super) fn plan<'g>(&self, grid: &'g Grid) -> Result<Plan<'g>> {
-        Plan::new(grid, self.store, self.settings.engine, self.settings.batch_tokens)
+        let RunEnv { store, settings, .. } = self.run_env;
+        Plan::new(grid, store, settings.engine, settings.batch_tokens)
     }
 }
 
@@ -70,7 +66,7 @@ pub(super) fn time_cells(
     if env.can_time {
         return (env.run)(&grid);
     }
-    let outcome = exec::read_stored(&grid, env.settings, env.store, &(), &|_, _| ())?;
+    let outcome = exec::read_stored(&grid, &RunEnv { reporter: &(), ..env.run_env }, &|_, _| ())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
         Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
@@ -194,8 +190,8 @@ impl Stratum {
 pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense_cells(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
-    exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop, &|_, _| ())?;
-    let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
+    exec::preflight(&plan, &env.run_env, TargetMachine::Local, &|_, _| ())?;
+    let outcome = GridOutcome::read(&plan, env.run_env.store, &BTreeMap::new())?;
     let tasks =
         grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), count_documents(&outcome, used)));
     let texts =

@@ -151,7 +151,7 @@ impl SearchRun<'_> {
                 running.len() - out.len(),
                 racers.len()
             );
-            env.reporter.event(Event::Note { text });
+            env.run_env.reporter.event(Event::Note { text });
         }
         Ok((rounds, spent))
     }

@@ -16,7 +16,6 @@ mod tables;
 mod value_checks;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
@@ -28,9 +27,8 @@ use self::recompute::DrawnSample;
 use self::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::pipeline::exec::{Reporter, RunSettings};
+use crate::pipeline::exec::RunEnv;
 use crate::results::StoredResults;
-use ghostlab_store::Store;
 
 /// Options of `ghostlab verify`.
 pub struct VerifyRequest<'a> {
@@ -39,11 +37,8 @@ pub struct VerifyRequest<'a> {
     pub seed: u64,
     /// Additional folders to search for inputs.
     pub roots: Vec<PathBuf>,
-    pub settings: RunSettings,
-    /// Store for recomputed objects, initially empty.
-    pub store: &'a Store,
-    pub reporter: &'a dyn Reporter,
-    pub stop: &'a AtomicBool,
+    /// Environment for recomputing. Its store is initially empty.
+    pub env: RunEnv<'a>,
 }
 
 /// Lists the results folders in or below `root`.

@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::model::{ComputeType, EngineChoice, EngineRequest, KernelFamily};
-use crate::pipeline::exec::{RunSettings, estimate_sample_cost, score_sample};
+use crate::pipeline::exec::{RunEnv, RunSettings, estimate_sample_cost, score_sample};
 use crate::pipeline::identity::{ComputeId, MeasureId};
 use crate::pipeline::plan::{BackbonePlan, Evaluation};
 
@@ -48,9 +48,8 @@ pub(super) fn calibrate(samples: &[&DrawnSample], request: &VerifyRequest<'_>) -
         }
     }
     for EngineGrid { grid, settings, .. } in &joined {
-        let VerifyRequest { store, reporter, stop, .. } = *request;
-        let outcome =
-            score_sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
+        let env = RunEnv { settings: *settings, ..request.env };
+        let outcome = score_sample(grid, env, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
         outcome.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
@@ -136,7 +135,7 @@ pub(super) fn draw_sample(
         subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
         let (engine_request, note) = choose_engine(&engine, &subset, &backbone);
         notes.extend(note);
-        let base = request.settings;
+        let base = request.env.settings;
         let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
         let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch_tokens);
         let settings = RunSettings { engine: engine_request, batch_tokens: batch.or(base.batch_tokens), ..base };
@@ -185,7 +184,7 @@ impl DrawnSample {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
             let draw = self.chunk_sampler(request);
-            match estimate_sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+            match estimate_sample_cost(grid, RunEnv { settings: *settings, ..request.env }, &draw) {
                 Ok(cost) => {
                     work.calibrations += cost.calibrations;
                     work.chunks += cost.chunks;
@@ -206,7 +205,7 @@ impl DrawnSample {
         let draw = self.chunk_sampler(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.engine_grids {
-            match score_sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+            match score_sample(grid, RunEnv { settings: *settings, ..request.env }, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                 Err(error) => checks.inputs.record_missing(

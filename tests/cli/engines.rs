@@ -35,7 +35,7 @@ fn events_have_timestamps_known_jobs_and_reported_scores() {
 fn interrupted_run_records_its_progress() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    use ghostlab::pipeline::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
+    use ghostlab::pipeline::exec::{Event, Recorder, Reporter, RunEnv, RunRecord, RunState, run};
     struct StoppingReporter<'a>(&'a AtomicBool);
     impl Reporter for StoppingReporter<'_> {
         fn event(&self, event: Event) {
@@ -47,13 +47,12 @@ fn interrupted_run_records_its_progress() {
     let world = World::new();
     add_tasks(&world);
     let store = ghostlab_store::Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
-    run(&load_grid(&world, &["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false))
-        .unwrap();
+    run(&load_grid(&world, &["depth=1".to_owned()]), RunEnv::new(&store)).unwrap();
     let grid = load_grid(&world, &[]);
     let stop = AtomicBool::new(false);
     let stops = StoppingReporter(&stop);
     let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
-    let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
+    let error = run(&grid, RunEnv { reporter: &recorder, stop: &stop, ..RunEnv::new(&store) }).unwrap_err();
     recorder.record_failure(&error);
     let record = RunRecord::read_all(&store).into_iter().next().unwrap();
     assert_eq!(record.stage, RunState::Interrupted);

@@ -5,11 +5,12 @@ use super::*;
 #[test]
 fn stopped_run_returns_the_interrupted_exit_code() {
     use ghostlab::grid::Grid;
-    use ghostlab::pipeline::exec::{RunSettings, run};
+    use ghostlab::pipeline::exec::{RunEnv, run};
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let store = ghostlab_store::Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
-    let error = run(&grid, RunSettings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
+    let stop = std::sync::atomic::AtomicBool::new(true);
+    let error = run(&grid, RunEnv { stop: &stop, ..RunEnv::new(&store) }).unwrap_err();
     assert_eq!(error.exit_code(), 130);
 }
 

@@ -3,38 +3,30 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::backbone::Variant;
 use super::coordination::{self, Backoff, lock, timing_lease};
-use super::event::{Event, JobStarted, Reporter};
+use super::event::{Event, JobStarted};
 use super::inputs::{GridInputs, Inputs};
 use super::models::Models;
-use super::run_settings::{RunSettings, WorkerLimits};
+use super::run_env::RunEnv;
+use super::run_settings::WorkerLimits;
 use super::store_view::StoreView;
 use crate::error::{Error, Result};
 use crate::grid::Grid;
-use ghostlab_store::{Key, Lease, LeaseResult, Lookup, Store, StoredObject};
-
-/// Environment of a run: its store, settings, reporter and stop flag.
-#[derive(Clone, Copy)]
-pub(crate) struct RunEnv<'a> {
-    pub(crate) store: &'a Store,
-    pub(crate) settings: RunSettings,
-    pub(crate) reporter: &'a dyn Reporter,
-    pub(crate) stop: &'a AtomicBool,
-    /// Limits of the worker, or `None` if the run is not a worker.
-    pub(crate) worker_limits: Option<WorkerLimits>,
-}
+use ghostlab_store::{Key, Lease, LeaseResult, Lookup, StoredObject};
 
 /// State shared by the jobs of a run: stored objects, loaded models, unreported scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
     pub(crate) env: RunEnv<'a>,
+    /// Limits of the worker, or `None` if the run is not a worker.
+    pub(crate) worker_limits: Option<WorkerLimits>,
     pub(crate) store_view: &'a StoreView,
     pub(crate) models: Models<'a>,
     /// Scores that this process has stored but not yet reported, by key hash. `None` for generated answers.
@@ -73,11 +65,13 @@ impl<'a> RunContext<'a> {
         store_view: &'a StoreView,
         models: Models<'a>,
         env: RunEnv<'a>,
+        worker_limits: Option<WorkerLimits>,
     ) -> Self {
         Self {
             grid,
             inputs,
             env,
+            worker_limits,
             store_view,
             models,
             fresh_scores: Mutex::default(),

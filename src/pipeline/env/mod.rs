@@ -6,5 +6,6 @@ pub(crate) mod coordination;
 pub(crate) mod event;
 pub(crate) mod inputs;
 pub(crate) mod models;
+pub(crate) mod run_env;
 pub(crate) mod run_settings;
 pub(crate) mod store_view;

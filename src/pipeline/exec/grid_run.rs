@@ -12,10 +12,11 @@ use super::worker_state::WorkerState;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
-use crate::pipeline::env::context::{RunContext, RunEnv};
+use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::event::{Event, Reporter, WorkItem};
 use crate::pipeline::env::models::{LoadEngine, Models, load_engine};
+use crate::pipeline::env::run_env::RunEnv;
 use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{
@@ -27,10 +28,7 @@ use ghostlab_store::Store;
 
 /// Runs grids, and records the state of each run for `ghostlab status`.
 pub struct Runner<'a> {
-    pub store: &'a Store,
-    pub settings: RunSettings,
-    pub reporter: &'a dyn Reporter,
-    pub stop: &'a AtomicBool,
+    pub env: RunEnv<'a>,
     /// Whether to use only stored results.
     pub stored: bool,
     /// Function to call before each grid is computed.
@@ -44,10 +42,10 @@ impl Runner<'_> {
     /// Fails if the run stops early. Failed cells are reported in the outcome instead.
     pub fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         if self.stored {
-            return read_stored(grid, self.settings, self.store, self.reporter, self.surveyed);
+            return read_stored(grid, &self.env, self.surveyed);
         }
-        let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
-        let outcome = run_surveyed(grid, self.settings, self.store, &recorder, self.stop, self.surveyed);
+        let recorder = Recorder::for_run(grid, results, self.env.store, self.env.reporter)?;
+        let outcome = run_surveyed(grid, RunEnv { reporter: &recorder, ..self.env }, self.surveyed);
         outcome.inspect_err(|error| recorder.record_failure(error))
     }
 }
@@ -57,14 +55,8 @@ impl Runner<'_> {
 ///
 /// # Errors
 /// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
-pub fn run(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
-) -> Result<GridOutcome> {
-    run_surveyed(grid, settings, store, reporter, stop, &|_, _| ())
+pub fn run(grid: &Grid, env: RunEnv<'_>) -> Result<GridOutcome> {
+    run_surveyed(grid, env, &|_, _| ())
 }
 
 /// Computes the missing results of a grid like [`run`]. Before any result is computed, calls `surveyed` with the plan
@@ -72,17 +64,9 @@ pub fn run(
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
-fn run_surveyed(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
-    surveyed: SurveyHook<'_>,
-) -> Result<GridOutcome> {
-    let env = RunEnv { settings, store, reporter, stop, worker_limits: None };
-    run_all(grid, env, surveyed, |plan, context| {
-        let outcome = GridOutcome::read(plan, store, &context.failures())?;
+fn run_surveyed(grid: &Grid, env: RunEnv<'_>, surveyed: SurveyHook<'_>) -> Result<GridOutcome> {
+    run_all(grid, env, None, surveyed, |plan, context| {
+        let outcome = GridOutcome::read(plan, env.store, &context.failures())?;
         let failed = outcome.failed_count();
         let incomplete = outcome.incomplete_count();
         Ok((outcome.cells.len() - failed - incomplete, failed, outcome))
@@ -104,18 +88,10 @@ pub enum WorkerOutcome {
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
-pub fn work(
-    grid: &Grid,
-    settings: RunSettings,
-    worker_limits: WorkerLimits,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
-) -> Result<WorkerOutcome> {
+pub fn work(grid: &Grid, env: RunEnv<'_>, worker_limits: WorkerLimits) -> Result<WorkerOutcome> {
     // The store counts failed attempts across all workers, so a single worker does not retry.
-    let settings = RunSettings { retries: 0, ..settings };
-    let env = RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) };
-    run_all(grid, env, &|_, _| (), |_, context| {
+    let settings = RunSettings { retries: 0, ..env.settings };
+    run_all(grid, RunEnv { settings, ..env }, Some(worker_limits), &|_, _| (), |_, context| {
         let complete = context.complete_count();
         let failed = context.failures().len();
         if context.has_timed_out() {
@@ -130,10 +106,11 @@ pub fn work(
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
+    worker_limits: Option<WorkerLimits>,
     surveyed: SurveyHook<'_>,
     end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
 ) -> Result<T> {
-    let RunEnv { settings, store, reporter, stop, worker_limits } = env;
+    let RunEnv { settings, store, reporter, stop } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     preflight::report_warnings(grid, &plan, reporter);
     let older_objects = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
@@ -147,8 +124,7 @@ fn run_all<T>(
     if settings.retime {
         reporter.event(Event::Note { text: latency::describe_retime(&plan.backbones) });
     }
-    let Preflight { state, estimate } =
-        preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, surveyed)?;
+    let Preflight { state, estimate } = preflight(&plan, &env, TargetMachine::Local, surveyed)?;
     let complete: Vec<usize> =
         plan.variants().filter(|(_, variant)| state.is_complete(variant)).map(|(_, variant)| variant.cell).collect();
     if complete.len() < grid.cells.len() {
@@ -167,7 +143,7 @@ fn run_all<T>(
         machine: plan.machine(),
         plan: Outline::new(&plan, &estimate.jobs).save(store),
     });
-    let context = new_context(&plan, &state, env, &load_engine);
+    let context = new_context(&plan, &state, env, worker_limits, &load_engine);
     context.mark_complete(complete.into_iter());
     state.damage_errors().for_each(|error| context.report_damage(error));
     let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state));
@@ -208,6 +184,7 @@ pub(super) fn new_context<'a>(
     plan: &'a Plan<'_>,
     state: &'a StoreView,
     env: RunEnv<'a>,
+    worker_limits: Option<WorkerLimits>,
     load: &'a LoadEngine<'a>,
 ) -> RunContext<'a> {
     let memory = env.settings.memory_bytes();
@@ -218,7 +195,7 @@ pub(super) fn new_context<'a>(
         budgets.iter().filter_map(|&(backbone, budget)| Some((&*backbone.unquantized.as_ref()?.name, budget)));
     let budgets = unquantized.chain(budgets.iter().map(|&(backbone, budget)| (&*backbone.name, budget))).collect();
     let models = Models::new(&plan.inputs, budgets, env.settings.device_memory, load);
-    RunContext::new(plan.grid_inputs(), state, models, env)
+    RunContext::new(plan.grid_inputs(), state, models, env, worker_limits)
 }
 
 fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreView) -> Result<()> {

@@ -10,22 +10,17 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::pipeline::env::inputs::GridInputs;
-use crate::pipeline::env::run_settings::RunSettings;
+use crate::pipeline::env::run_env::RunEnv;
 use crate::pipeline::outcome::{Answers, GridOutcome};
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::tokens::request_tokens;
-use ghostlab_store::Store;
 
 /// Returns the label and the samples of each task in the first cell of a grid. Only user-defined tasks have samples.
 ///
 /// # Errors
 /// Fails if the inputs have changed since the tasks were scored.
-pub fn harness_samples(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    outcome: &GridOutcome,
-) -> Result<Vec<(String, Vec<Value>)>> {
+pub fn harness_samples(grid: &Grid, env: &RunEnv<'_>, outcome: &GridOutcome) -> Result<Vec<(String, Vec<Value>)>> {
+    let RunEnv { store, settings, .. } = *env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
     let grid_inputs = GridInputs { grid, inputs: &plan.inputs };

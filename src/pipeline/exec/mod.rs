@@ -26,6 +26,7 @@ pub use time_left::TimeLeft;
 
 pub use crate::pipeline::env::coordination::{lease, timing_lease};
 pub use crate::pipeline::env::event::{DistinctNotes, Event, JobStarted, Reporter, WorkItem, WorkKind};
+pub use crate::pipeline::env::run_env::RunEnv;
 pub use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
 pub use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, UsedObject};
 pub use crate::pipeline::stage::group::stored_program;

@@ -11,9 +11,9 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::model::check_weights;
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, EvalTarget};
-use crate::pipeline::env::context::RunEnv;
 use crate::pipeline::env::coordination;
 use crate::pipeline::env::event::{Event, Reporter};
+use crate::pipeline::env::run_env::RunEnv;
 use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::plan::{Estimate, ObjectState, Plan, Quota, StoreView, batch_bytes, warnings};
 use crate::pipeline::stage::tokens::{extent, tokenize_missing};
@@ -54,13 +54,11 @@ pub type SurveyHook<'a> = &'a dyn Fn(&Plan<'_>, &StoreView);
 /// `stop` is set, or there is not enough memory or disk space.
 pub fn preflight(
     plan: &Plan<'_>,
-    settings: &RunSettings,
+    env: &RunEnv<'_>,
     target: TargetMachine,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
     surveyed: SurveyHook<'_>,
 ) -> Result<Preflight> {
+    let RunEnv { store, settings, reporter, stop } = env;
     let mut state =
         if settings.retime { StoreView::survey_for_retime(plan, store) } else { StoreView::survey(plan, store) };
     surveyed(plan, &state);
@@ -70,10 +68,10 @@ pub fn preflight(
         // The costs are estimated again when the lengths of all texts are known.
         check_disk(plan, &state, settings, target, store)?;
     }
-    prepare(plan, store, reporter, stop)?;
+    prepare(plan, store, *reporter, stop)?;
     // Tokens are the only objects that `prepare` stores.
     state.refresh_tokens(plan);
-    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, &state, reporter))?;
+    plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, &state, *reporter))?;
     let estimate = check_disk(plan, &state, settings, target, store)?;
     for backbone in &plan.backbones {
         check_job_memory(plan, backbone, &state, settings.memory, free)?;
@@ -258,7 +256,7 @@ fn check_job_memory(
 /// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports the
 /// evictions. `incoming` is the number of bytes that the run has yet to write.
 pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, env: &RunEnv<'_>) -> Result<()> {
-    let RunEnv { settings, store, reporter, stop, .. } = *env;
+    let RunEnv { settings, store, reporter, stop } = *env;
     let Some(limit) = settings.store_limit else { return Ok(()) };
     let read_quota = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming));
     let note = |text| reporter.event(Event::Note { text });

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::grid_run::{attempt, new_context};
 use super::preflight::{Preflight, TargetMachine, preflight};
@@ -16,11 +15,11 @@ use crate::evaluate::damage_eval::VALUES_PER_WINDOW;
 use crate::grid::Grid;
 use crate::model::Program;
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
-use crate::pipeline::env::context::{RunContext, RunEnv};
+use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::JobStatus;
-use crate::pipeline::env::event::{Reporter, WorkKind};
+use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::{Models, load_engine};
-use crate::pipeline::env::run_settings::RunSettings;
+use crate::pipeline::env::run_env::RunEnv;
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan};
 use crate::pipeline::stage::boundary_result::BoundaryResult;
@@ -33,7 +32,7 @@ use crate::tasks::{AccuracyKind, DocumentResult, ScoredTask, Solutions};
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{MetricItems, metric_items};
-use ghostlab_store::{Key, Store};
+use ghostlab_store::Key;
 
 /// Recomputed selection, operators and scores of a cell.
 #[derive(Debug)]
@@ -111,21 +110,13 @@ pub struct SampleCost {
 ///
 /// # Errors
 /// Fails under the same conditions as [`score_sample`].
-pub fn estimate_sample_cost(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
-    draw: &ChunkSampler<'_>,
-) -> Result<SampleCost> {
+pub fn estimate_sample_cost(grid: &Grid, env: RunEnv<'_>, draw: &ChunkSampler<'_>) -> Result<SampleCost> {
+    let RunEnv { store, settings, .. } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, estimate } =
-        preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let env = RunEnv { store, settings, reporter, stop, worker_limits: None };
+    let Preflight { state, estimate } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ())?;
     // No backbone is loaded, so no memory budgets are needed.
     let models = Models::new(&plan.inputs, HashMap::new(), settings.device_memory, &load_engine);
-    let context = RunContext::new(plan.grid_inputs(), &state, models, env);
+    let context = RunContext::new(plan.grid_inputs(), &state, models, env, None);
     let mut total = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
         for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
@@ -152,18 +143,11 @@ pub fn estimate_sample_cost(
 ///
 /// # Errors
 /// Fails if a preflight check fails or an error stops the run. If only one cell fails, its result contains the reason.
-pub fn score_sample(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    stop: &AtomicBool,
-    draw: &ChunkSampler<'_>,
-) -> Result<Vec<SampledCell>> {
+pub fn score_sample(grid: &Grid, env: RunEnv<'_>, draw: &ChunkSampler<'_>) -> Result<Vec<SampledCell>> {
+    let RunEnv { store, settings, .. } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
-    let context =
-        new_context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None }, &load_engine);
+    let Preflight { state, .. } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ())?;
+    let context = new_context(&plan, &state, env, None, &load_engine);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {

@@ -5,24 +5,19 @@ use std::collections::BTreeMap;
 use super::preflight::{self, SurveyHook};
 use crate::error::Result;
 use crate::grid::Grid;
-use crate::pipeline::env::event::{Event, Reporter};
-use crate::pipeline::env::run_settings::RunSettings;
+use crate::pipeline::env::event::Event;
+use crate::pipeline::env::run_env::RunEnv;
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{Plan, StoreView};
-use ghostlab_store::{Attempt, Store};
+use ghostlab_store::Attempt;
 
 /// Reads the stored results of a grid, and the recorded failures of cells without results. Calls `surveyed` before
 /// reading any results.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
-pub fn read_stored(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    surveyed: SurveyHook<'_>,
-) -> Result<GridOutcome> {
+pub fn read_stored(grid: &Grid, env: &RunEnv<'_>, surveyed: SurveyHook<'_>) -> Result<GridOutcome> {
+    let RunEnv { store, settings, reporter, .. } = *env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     preflight::report_warnings(grid, &plan, reporter);
     let state = StoreView::survey(&plan, store);

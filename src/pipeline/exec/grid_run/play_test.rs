@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::model::{CPU, Config, EngineRequest, Load};
 use crate::pipeline::env::store_view::SURVEYS;
-use crate::pipeline::exec::Recorder;
+use crate::pipeline::exec::{Recorder, RunEnv};
 use crate::pipeline::plan::ESTIMATES;
 use crate::pipeline::stage::{self, operator::solve_flops};
 
@@ -193,10 +193,9 @@ impl SimulatedGrid {
         reserve(plan, store, &recorder, stop)?;
         let state = StoreView::survey(plan, store);
         let settings = settings();
-        let worker_limits = Some(WorkerLimits::default());
-        let env = RunEnv { store, settings, reporter: &recorder, stop, worker_limits };
+        let env = RunEnv { store, settings, reporter: &recorder, stop };
         let load = |backbone: &BackbonePlan, _: u64, _: Option<u64>| Ok(paced_engine::load(backbone, pace));
-        execute(plan, &new_context(plan, &state, env, &load), &state)
+        execute(plan, &new_context(plan, &state, env, Some(WorkerLimits::default()), &load), &state)
     }
 }
 
@@ -263,8 +262,8 @@ fn preflight_surveys_and_estimates_once() {
     let plan = grid.plan(&server);
     let store = Store::open_on(Client::new(&server, Network::default(), 1), Path::new(ROOT), stage::STORE_WORDS);
     let before = (SURVEYS.get(), ESTIMATES.get());
-    let stop = AtomicBool::new(false);
-    let found = preflight(&plan, &settings(), TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
+    let env = RunEnv { settings: settings(), ..RunEnv::new(&store) };
+    let found = preflight(&plan, &env, TargetMachine::Local, &|_, _| ()).unwrap();
     assert_eq!((SURVEYS.get(), ESTIMATES.get()), (before.0 + 1, before.1 + 1));
     // Each backbone has three jobs: one calibration and two texts.
     assert_eq!(found.estimate.jobs.len(), 2 * 3);
