@@ -72,6 +72,15 @@ mod tests {
     }
 
     #[test]
+    fn smallest_fitting_buffer_is_taken_and_the_others_are_kept() {
+        let buffers = [30, 10, 20].map(take_scratch);
+        let start = buffers[2].as_ptr();
+        drop(buffers);
+        let taken = take_scratch(15);
+        assert_eq!((taken.as_ptr(), FREE_BUFFERS.with_borrow(Vec::len)), (start, 2));
+    }
+
+    #[test]
     fn large_scratch_buffer_is_not_returned_to_the_pool() {
         drop(take_scratch(MAX_POOLED_ELEMENTS + 1));
         assert_eq!(FREE_BUFFERS.with_borrow(Vec::len), 0);

@@ -19,7 +19,7 @@ pub struct RunEnv<'a> {
 impl<'a> RunEnv<'a> {
     /// Creates an environment with default settings. Its runs report no events and are never stopped.
     pub fn new(store: &'a Store) -> Self {
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        Self { store, settings: RunSettings::default(), reporter: &(), stop: &NEVER }
+        static NEVER_STOPPED: AtomicBool = AtomicBool::new(false);
+        Self { store, settings: RunSettings::default(), reporter: &(), stop: &NEVER_STOPPED }
     }
 }

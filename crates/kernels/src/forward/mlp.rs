@@ -76,8 +76,8 @@ impl Mlp<'_> {
     /// `x [rows, C]`, result `[rows, F]`.
     fn compute_gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
         let Weight::Packed(weights) = self.gate_up.weight else { return None };
-        let is_whole = width.is_multiple_of(LANES);
-        is_whole.then(|| with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
+        let has_whole_panels = width.is_multiple_of(LANES);
+        has_whole_panels.then(|| with_panels!(weights, |panels| self.compute_gated(x, width, panels)))
     }
 
     /// Implements [`Self::compute_gated_in_pieces`] for the panels of [`Self::gate_up`].
