@@ -1,5 +1,7 @@
 //! Matrix products with f32 weights in the [`super::panels`] layout, with one kernel per instruction set.
 
+#[cfg(target_arch = "x86_64")]
+use super::gemm::l1_cache_ways;
 use super::gemm::{MatrixView, l2_cache_bytes};
 use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel, piece_depth};
 #[cfg(target_arch = "x86_64")]
@@ -73,7 +75,9 @@ enum F32Tile {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
-    Avx512,
+    Avx512 {
+        max_rows: usize,
+    },
 }
 
 impl F32Tile {
@@ -81,7 +85,7 @@ impl F32Tile {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
-                return Self::Avx512;
+                return Self::Avx512 { max_rows: max_avx512_rows() };
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 return Self::Avx2;
@@ -147,15 +151,14 @@ impl F32Tile {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best` detected the instruction set, the assertion above bounds all reads, and `TileOutput::rows`
             // all writes.
-            Self::Avx512 => unsafe {
+            Self::Avx512 { max_rows } => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
-                let mut ahead = PrefetchSchedule::new(next, rows.div_ceil(ROWS));
-                for top in (0..rows).step_by(ROWS) {
-                    let x = (&x[top * row_stride..], row_stride);
-                    let tile_out = (first.add(top * stride), stride);
-                    let height = ROWS.min(rows - top);
+                let mut ahead = PrefetchSchedule::new(next, rows.div_ceil(max_rows));
+                for tile in tiles(rows, max_rows) {
+                    let x = (&x[tile.start * row_stride..], row_stride);
+                    let tile_out = (first.add(tile.start * stride), stride);
                     let fetched = ahead.next_chunk();
-                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], tile_out, adds));
+                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10], (x86::avx512), (x, [panel, fetched], tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
@@ -171,6 +174,13 @@ impl F32Tile {
             },
         }
     }
+}
+
+/// Returns the maximum number of rows per AVX-512 tile. Rows that are a multiple of 4 KiB apart share a set of the L1
+/// cache. Ten of them leave room for the panel in a set of twelve ways, but not in one of eight.
+#[cfg(target_arch = "x86_64")]
+fn max_avx512_rows() -> usize {
+    if l1_cache_ways() >= 12 { 10 } else { ROWS }
 }
 
 /// Prefetch schedule that divides the next panel piece evenly among the tiles of the current piece.
@@ -221,10 +231,11 @@ fn multiply_plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], 
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::arch::asm;
     use std::arch::x86_64::{
         __m256, __m512, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-        _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_loadu_ps, _mm512_setzero_ps,
+        _mm512_storeu_ps,
     };
 
     /// Number of f32 values per cache line.
@@ -240,9 +251,50 @@ mod x86 {
         unsafe { _mm_prefetch::<LEVEL>(number.cast()) };
     }
 
+    /// Adds the products of element `x` with two registers of weights.
+    ///
+    /// # Safety
+    /// The processor must support the instruction set, and `x` must be valid for reads.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn add_products_avx2(sums: &mut [__m256; 2], x: *const f32, weights: [__m256; 2]) {
+        // SAFETY: the caller guarantees that `x` is valid.
+        let x = _mm256_set1_ps(unsafe { *x });
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            *sum = _mm256_fmadd_ps(x, weights, *sum);
+        }
+    }
+
+    /// Adds the products of element `x` with two registers of weights.
+    ///
+    /// This is written in assembly because LLVM loads the elements of all rows at once. With more than eight rows, it
+    /// runs out of registers and takes twice as long.
+    ///
+    /// # Safety
+    /// The processor must support the instruction set, and `x` must be valid for reads.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add_products_avx512([first, second]: &mut [__m512; 2], x: *const f32, weights: [__m512; 2]) {
+        // SAFETY: the caller guarantees that `x` is valid. Nothing is written.
+        unsafe {
+            asm!(
+                "vbroadcastss {number}, dword ptr [{x}]",
+                "vfmadd231ps {first}, {number}, {low}",
+                "vfmadd231ps {second}, {number}, {high}",
+                number = out(zmm_reg) _,
+                x = in(reg) x,
+                first = inout(zmm_reg) *first,
+                second = inout(zmm_reg) *second,
+                low = in(zmm_reg) weights[0],
+                high = in(zmm_reg) weights[1],
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+    }
+
     /// Defines a tile kernel with two registers of sums per row.
     macro_rules! tile {
-        ($name:ident, $line:ident, $sums:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+        ($name:ident, $line:ident, $sums:ident, $features:literal, $width:literal, $load:ident, $store:ident, $zero:ident, $add:ident, $add_products:ident) => {
             /// Adds the products of one element of each row with one line of a panel.
             ///
             /// # Safety
@@ -256,13 +308,10 @@ mod x86 {
                 line: *const f32,
             ) {
                 // SAFETY: the caller guarantees that `line` points to two registers of weights.
-                let line = unsafe { [$load(line), $load(line.add($width))] };
+                let weights = unsafe { [$load(line), $load(line.add($width))] };
                 for (row, parts) in parts.iter_mut().enumerate() {
                     // SAFETY: the caller guarantees that `x` points to the elements of `R` rows.
-                    let x = $set(unsafe { *x.add(row * apart) });
-                    for (part, weights) in parts.iter_mut().zip(line) {
-                        *part = $fused(x, weights, *part);
-                    }
+                    unsafe { $add_products(parts, x.add(row * apart), weights) };
                 }
             }
 
@@ -318,9 +367,9 @@ mod x86 {
     }
 
     #[rustfmt::skip] // One line per instance.
-    tile!(avx512, avx512_line, __m512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
+    tile!(avx512, avx512_line, __m512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_setzero_ps, _mm512_add_ps, add_products_avx512);
     #[rustfmt::skip]
-    tile!(avx2, avx2_line, __m256, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
+    tile!(avx2, avx2_line, __m256, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_setzero_ps, _mm256_add_ps, add_products_avx2);
 }
 
 #[cfg(test)]
@@ -419,9 +468,10 @@ mod tests {
                 let alone: Vec<f32> = (0..rows)
                     .flat_map(|row| multiply_with_tile(F32Tile::best(), &x[row * 300..], 1, &panel, adds))
                     .collect();
-                for sums in
-                    [F32Tile::best(), F32Tile::Avx2].map(|tile| multiply_with_tile(tile, &x, rows, &panel, adds))
-                {
+                let avx512 = [8, 10].map(|max_rows| F32Tile::Avx512 { max_rows });
+                let avx512 = avx512.into_iter().filter(|_| is_x86_feature_detected!("avx512f"));
+                for tile in avx512.chain([F32Tile::Avx2]) {
+                    let sums = multiply_with_tile(tile, &x, rows, &panel, adds);
                     assert!(sums.iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
                 }
             }

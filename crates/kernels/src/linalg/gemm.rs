@@ -112,6 +112,12 @@ pub(crate) fn l2_cache_bytes() -> usize {
     gemm_common::cache::CACHE_INFO[1].cache_bytes
 }
 
+/// Returns the number of ways of the L1 data cache.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn l1_cache_ways() -> usize {
+    gemm_common::cache::CACHE_INFO[0].associativity
+}
+
 fn multiply<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,
