@@ -55,7 +55,7 @@ fn measure_planning() {
         let grid = Grid::load(&path_in("grid.yaml", folder.path()), None, &[]).unwrap();
         let read = started.elapsed().as_secs_f64();
         let env = RunEnv::new(&store);
-        let plan = Plan::new(&grid, &store, env.settings.engine, env.settings.batch_tokens).unwrap();
+        let plan = Plan::new(&grid, &store, env.settings).unwrap();
         let Preflight { state, estimate } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ()).unwrap();
         let stored_keys = StoredKeyIndex::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));

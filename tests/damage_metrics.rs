@@ -135,7 +135,7 @@ impl Setting {
             dtype: Some("f32".parse().unwrap()),
             kernels: None,
         };
-        let settings = RunSettings { engine: request, ..RunSettings::default() };
+        let settings = RunSettings::with_engine(request);
         let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
         let outcome = exec::run(&grid, RunEnv { settings, ..RunEnv::new(&store) }).unwrap();
         let results = collect(&grid, &outcome, &[]);

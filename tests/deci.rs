@@ -74,7 +74,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
             run_successfully(world, &["export", "grid.yaml", cell, "--gguf", dtype, "--to", file.to_str().unwrap()]);
         }
     }
-    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, settings).unwrap();
     for backbone in &plan.backbones {
         let decoder = Decoder::load(&backbone.folder).unwrap();
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {

@@ -109,7 +109,7 @@ fn exports_with_every_recovery_match_transformers() {
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
-    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, settings).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
     assert_eq!(cells.len(), 3 * 23 + 7);
     let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
@@ -197,7 +197,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
     let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
-    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, settings).unwrap();
     let folders: Vec<String> = std::fs::read_dir(world.path().join("out"))
         .unwrap()
         .map(|dir| dir.unwrap().path().display().to_string())

@@ -42,7 +42,7 @@ fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
     }
     let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides).unwrap();
     let store = Store::open_read_only(&setting.world.path("data/store"), stage::STORE_WORDS).unwrap();
-    let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, RunSettings::with_engine(request)).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
     let lease = backbone.calibrations[variant.calibration.unwrap()].lease_name(backbone);
     let measures =
@@ -221,7 +221,7 @@ fn calibrations_with_different_operator_sequences_share_a_pass() {
         world.run_ok(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
-        let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
+        let plan = Plan::new(&grid, &store, RunSettings::default()).unwrap();
         look(&plan, &StoreView::survey(&plan, &store))
     };
     let several = "[2, 4, 8]";

@@ -167,8 +167,7 @@ fn name_work(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
         dtype: Some(dtype.parse::<ComputeType>().unwrap()),
         kernels: None,
     };
-    let batch_tokens = RunSettings::default().batch_tokens;
-    let plan = Plan::new(&grid, &store, request, batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, RunSettings::with_engine(request)).unwrap();
     let mut backbones = Map::new();
     for backbone in &plan.backbones {
         let evaluations = backbone.evaluations.iter().map(|evaluation| {

@@ -62,7 +62,7 @@ fn grid_by_candle_matches_the_reference_on_all_windows() {
         kernels: None,
     };
     let recoveries = ["none", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
-    assert_equals_reference(RunSettings { engine, ..RunSettings::default() }, &recoveries);
+    assert_equals_reference(RunSettings::with_engine(engine), &recoveries);
 }
 
 fn assert_equals_reference(settings: RunSettings, recoveries: &[&str]) {
@@ -201,7 +201,7 @@ fn smollm2_search_winner_and_repairs_run_in_transformers() {
     assert_eq!(grid.cells.len(), cells.len());
     let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
-    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    let plan = Plan::new(&grid, &store, settings).unwrap();
     exported::compare(&world.folder, &plan, &store, Path::new(&out), largest_error);
 }
 

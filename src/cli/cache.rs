@@ -382,7 +382,7 @@ impl<'a> KeptObjects<'a> {
     fn add_plans(&mut self, file: &GridFile, profile: Option<&str>) -> Result<()> {
         let grid = file.grid(profile, &self.gc.overrides)?;
         for &request in &self.requests {
-            let plan = Plan::new(&grid, self.store, request, RunSettings::default().batch_tokens)?;
+            let plan = Plan::new(&grid, self.store, RunSettings::with_engine(request))?;
             self.used.add(&plan, self.store);
         }
         Ok(())

@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // may precede it.
     let mut found = None;
     for grid in grids.iter().rev() {
-        let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
+        let plan = Plan::new(grid, &store, RunSettings::with_engine(arguments.grid_args.engine.request()))?;
         let cell = find_cell_by_key(&plan, &arguments.cell).map_or_else(|| find_cell(grid, &arguments.cell), Ok);
         if cell.is_ok() {
             found = Some((plan, cell));

@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.compute.settings();
     let env = RunEnv { store: &store, settings, reporter: &*progress::reporter(false), stop: &stop };
     let outcome = exec::run(&grid, env)?;
-    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(&grid, &store, settings)?;
     let ranked = arguments.build_answer(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {
         let drawing = build_figure(&ranked).draw()?;

@@ -45,7 +45,7 @@ impl ArtifactList<'_> {
         let mut complete = 0;
         let mut seconds_left = Some(0.0);
         for grid in &grids {
-            let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
+            let plan = Plan::new(grid, self.store, RunSettings::with_engine(self.engine))?;
             let state = StoreView::survey(&plan, self.store);
             let complete_here = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
             complete += complete_here;

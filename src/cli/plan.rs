@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let settings = arguments.limits.settings(arguments.grid_args.engine.request());
     let planned = grids.iter().map(|grid| {
-        let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
+        let plan = Plan::new(grid, &store, settings)?;
         warnings(grid, &plan.inputs.hashes_by_path()).iter().for_each(|text| note!("warning: {text}"));
         // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);

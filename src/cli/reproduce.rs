@@ -374,7 +374,7 @@ impl ReproduceRun<'_> {
         if is_forced || settings.retime || settings.store_limit.is_some() || matches!(gated, GateMode::Yes(Some(_))) {
             return None;
         }
-        let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
+        let plan = Plan::new(grid, store, settings).ok()?;
         let described = hash_paths(store, [artifact.file.path()])?;
         let gated = matches!(gated, GateMode::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, terminal::width()]);
@@ -394,7 +394,7 @@ fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     if grid.evaluate.latency.is_empty() || settings.retime {
         return !grid.evaluate.latency.is_empty();
     }
-    let Ok(plan) = Plan::new(grid, store, settings.engine, settings.batch_tokens) else { return true };
+    let Ok(plan) = Plan::new(grid, store, settings) else { return true };
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 

@@ -259,11 +259,11 @@ fn prepare_submission(
     let env = RunEnv { settings, reporter: &*reporter, ..RunEnv::new(store) };
     let mut gate_plan: Option<Plan<'_>> = None;
     if let Some(gate) = work.gate() {
-        let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
+        let plan = Plan::new(gate, store, settings)?;
         exec::preflight(&plan, &env, TargetMachine::Remote, &|_, _| ())?;
         gate_plan = Some(plan);
     }
-    let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(&work.grid, store, settings)?;
     let exec::Preflight { state, estimate } = exec::preflight(&plan, &env, TargetMachine::Remote, &|_, _| ())?;
     let memory_limit = settings.memory.unwrap_or(u64::MAX);
     let device_bytes = plan.backbones.iter().map(|backbone| {

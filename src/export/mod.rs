@@ -78,7 +78,7 @@ impl Exporter<'_> {
         let outcome = exec::run(&export_grid, self.env)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
         result.ok()?;
-        let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
+        let plan = Plan::new(&export_grid, store, settings)?;
         let Some((backbone, variant)) = plan.variants().next() else {
             return Err(Error::job("the plan does not contain the cell").at(cell.to_string()));
         };
@@ -101,7 +101,7 @@ impl Exporter<'_> {
         }
         keep_backbone(&mut scored, cell);
         let RunEnv { store, settings, .. } = self.env;
-        let plan = Plan::new(&scored, store, settings.engine, settings.batch_tokens)?;
+        let plan = Plan::new(&scored, store, settings)?;
         let outcome = GridOutcome::read(&plan, store, &BTreeMap::new())?;
         let complete = outcome.failed_count() + outcome.incomplete_count() == 0;
         let profile = grid.profile.as_deref().unwrap_or_default();

@@ -24,7 +24,7 @@ pub struct SearchEnv<'a> {
 impl SearchEnv<'_> {
     pub(super) fn plan<'g>(&self, grid: &'g Grid) -> Result<Plan<'g>> {
         let RunEnv { store, settings, .. } = self.run_env;
-        Plan::new(grid, store, settings.engine, settings.batch_tokens)
+        Plan::new(grid, store, settings)
     }
 }
 

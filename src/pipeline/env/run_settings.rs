@@ -50,6 +50,11 @@ impl Default for RunSettings {
 }
 
 impl RunSettings {
+    /// Returns the default settings with the given engine.
+    pub fn with_engine(engine: EngineRequest) -> Self {
+        Self { engine, ..Self::default() }
+    }
+
     /// Returns the memory limit for all jobs together, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)

@@ -111,7 +111,7 @@ fn run_all<T>(
     end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
 ) -> Result<T> {
     let RunEnv { settings, store, reporter, stop } = env;
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings)?;
     preflight::report_warnings(grid, &plan, reporter);
     let older_objects = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
     if older_objects > 0 {

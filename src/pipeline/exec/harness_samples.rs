@@ -21,7 +21,7 @@ use crate::pipeline::stage::tokens::request_tokens;
 /// Fails if the inputs have changed since the tasks were scored.
 pub fn harness_samples(grid: &Grid, env: &RunEnv<'_>, outcome: &GridOutcome) -> Result<Vec<(String, Vec<Value>)>> {
     let RunEnv { store, settings, .. } = *env;
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings)?;
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
     let grid_inputs = GridInputs { grid, inputs: &plan.inputs };
     let mut samples_by_task = Vec::new();

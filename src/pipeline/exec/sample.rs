@@ -112,7 +112,7 @@ pub struct SampleCost {
 /// Fails under the same conditions as [`score_sample`].
 pub fn estimate_sample_cost(grid: &Grid, env: RunEnv<'_>, draw: &ChunkSampler<'_>) -> Result<SampleCost> {
     let RunEnv { store, settings, .. } = env;
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings)?;
     let Preflight { state, estimate } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ())?;
     // No backbone is loaded, so no memory budgets are needed.
     let models = Models::new(&plan.inputs, HashMap::new(), settings.device_memory, &load_engine);
@@ -145,7 +145,7 @@ pub fn estimate_sample_cost(grid: &Grid, env: RunEnv<'_>, draw: &ChunkSampler<'_
 /// Fails if a preflight check fails or an error stops the run. If only one cell fails, its result contains the reason.
 pub fn score_sample(grid: &Grid, env: RunEnv<'_>, draw: &ChunkSampler<'_>) -> Result<Vec<SampledCell>> {
     let RunEnv { store, settings, .. } = env;
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings)?;
     let Preflight { state, .. } = preflight(&plan, &env, TargetMachine::Local, &|_, _| ())?;
     let context = new_context(&plan, &state, env, None, &load_engine);
     let programs = Programs::default();

@@ -18,7 +18,7 @@ use ghostlab_store::Attempt;
 /// Fails if an input cannot be read or an object is damaged.
 pub fn read_stored(grid: &Grid, env: &RunEnv<'_>, surveyed: SurveyHook<'_>) -> Result<GridOutcome> {
     let RunEnv { store, settings, reporter, .. } = *env;
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    let plan = Plan::new(grid, store, settings)?;
     preflight::report_warnings(grid, &plan, reporter);
     let state = StoreView::survey(&plan, store);
     surveyed(&plan, &state);

@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::files::{parts, sha256};
 use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
 use crate::machine;
-use crate::model::{Config, EngineRequest, describe_quantization};
+use crate::model::{Config, describe_quantization};
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant};
 use crate::pipeline::env::inputs::{GridInputs, Inputs};
+use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::identity::{CutId, Identity, MeasureId, ModelId, RepairId, timing_cohort};
 use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
 use ghostlab_store::{Key, Store};
@@ -31,11 +32,11 @@ impl<'g> Plan<'g> {
     ///
     /// # Errors
     /// Fails if an input cannot be read or the engine is not available on this machine.
-    pub fn new(grid: &'g Grid, store: &Store, engine: EngineRequest, batch_tokens: Option<usize>) -> Result<Self> {
+    pub fn new(grid: &'g Grid, store: &Store, settings: RunSettings) -> Result<Self> {
         let inputs = Inputs::read(grid, store)?;
         let mut names: Vec<&str> = grid.cells.iter().map(|cell| cell.backbone.as_str()).collect();
         names.dedup();
-        let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, engine, batch_tokens));
+        let planned = names.iter().map(|name| BackbonePlan::new(grid, name, &inputs, settings));
         let backbones = planned.collect::<Result<_>>()?;
         Ok(Self { grid, inputs, backbones })
     }
@@ -137,20 +138,14 @@ fn plan_evaluations(contents: &BackboneContents<'_>) -> Result<Vec<Evaluation>> 
 }
 
 impl BackbonePlan {
-    pub(super) fn new(
-        grid: &Grid,
-        name: &str,
-        inputs: &Inputs,
-        engine: EngineRequest,
-        batch_tokens: Option<usize>,
-    ) -> Result<Self> {
+    pub(super) fn new(grid: &Grid, name: &str, inputs: &Inputs, settings: RunSettings) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
         let weights = grid.backbones[name].weights.as_ref();
         let mut config =
             inputs.read_unchanged(&[&parts::config_path(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
-        let engine = engine.choose(&folder)?;
+        let engine = settings.engine.choose(&folder)?;
         let rounded = weights.map(|weights| weights.to.name().to_owned());
         let model = ModelId { weights: rounded, ..inputs.model_id(&folder)? };
         let mut plan = Self {
@@ -160,7 +155,7 @@ impl BackbonePlan {
             dense: Identity::dense(model, engine.id().into()),
             unquantized: None,
             engine,
-            batch_tokens: batch_tokens.unwrap_or_else(|| engine.batch_tokens()),
+            batch_tokens: settings.batch_tokens.unwrap_or_else(|| engine.batch_tokens()),
             calibrations: Vec::new(),
             evaluations: Vec::new(),
             latencies: grid.evaluate.latency.clone(),

@@ -91,7 +91,7 @@ impl SimulatedGrid {
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store =
             Store::open_on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::STORE_WORDS);
-        let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
+        let plan = Plan::new(&self.grid, &store, settings()).unwrap();
         crate::pipeline::stage::tokens::tokenize_missing(
             plan.grid_inputs(),
             &plan.backbones,
