@@ -9,6 +9,7 @@ mod bf16_tile;
 mod dots;
 pub mod eigen;
 pub mod float32;
+mod float32_tile;
 pub mod gemm;
 pub mod hadamard;
 pub mod least_squares_stats;
